@@ -1,0 +1,108 @@
+"""Devices as a node registers them, and shares of them as pods hold them. The values behind every record and event; no text forms."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""What the protocol's 32-bit fields hold."""
+
+SHARED_MODE = "hami-core"
+"""Mode of a device that is shared by the shim; the default where a record names none."""
+
+
+class AllocationMode(StrEnum):
+    """How a node's agent tells which pod an Allocate call is for (annotation ``hami.io/node-allocation-mode``)."""
+
+    CDI = "cdi"
+    ENVVAR = "envvar"
+
+
+class RegisterFormat(StrEnum):
+    """In which form a node's registration annotation is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """Where a MIG instance may lie: memory slices ``start`` to ``start + size``."""
+
+    start: Count
+    size: Annotated[int, Meta(ge=1, le=64)]
+
+
+class MigProfile(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A MIG profile that a card offers."""
+
+    name: str
+    memory_mib: Count
+    cores: Count
+    slice_count: Count
+    placements: tuple[Placement, ...] = ()
+
+
+class RegisteredDevice(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One physical device of one node, as registered."""
+
+    uuid: str
+    index: Count = 0
+    shares: Count
+    """How many containers may hold a share of it at once (the protocol's *count*)."""
+    memory_mib: Count
+    cores: Count
+    """Percent of compute it offers; 100 for one whole card."""
+    type: str
+    """Model text, as ``NVIDIA-Tesla V100-PCIE-32GB``."""
+    numa: int = 0
+    healthy: bool = True
+    mode: str = SHARED_MODE
+    mig_profiles: tuple[MigProfile, ...] = ()
+
+
+class DeviceShare(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one container holds of one device."""
+
+    uuid: str
+    type: str
+    """The vendor's common word, as ``NVIDIA``."""
+    memory_mib: Count
+    cores: Count
+
+
+class ContainerKind(StrEnum):
+    """Which part of a pod a container is. A sidecar is an init container with ``restartPolicy: Always``."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
+
+
+class ContainerShares(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What one container holds, empty where it holds nothing of this vendor."""
+
+    container: str
+    kind: ContainerKind
+    shares: tuple[DeviceShare, ...] = ()
+
+
+class VendorAssignment(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a pod holds of one vendor: an entry per container, init containers (sidecars among them) first, in the pod's order."""
+
+    vendor: str
+    """The vendor's common word, as ``NVIDIA``."""
+    containers: tuple[ContainerShares, ...]
+
+
+class PodRef(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Which pod. Only the UID tells a pod from its namesake."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,174 @@
+"""Which objects a list or a watch is about: namespace, label selector, field selector. Pure.
+
+A selector is parsed once into a ``Selection``; ``Selection.matches`` is then cheap. A selector that cannot be read, or a field that the
+API server does not index for the kind, is a 400, never a selector that matches everything.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from hami_runtime.kube.store_errors import ApiError
+from hami_runtime.kube.store_resources import EVENTS, NAMESPACES, NODES, PODS, SECRETS, Resource
+
+__all__ = ["EVERYTHING", "Selection", "label_selector_matches"]
+
+_Object = Mapping[str, Any]
+
+_EVENT_FIELDS = tuple(
+    f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+)
+_FIELDS: dict[Resource, tuple[str, ...]] = {
+    PODS: (
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ),
+    NODES: ("spec.unschedulable",),
+    NAMESPACES: ("status.phase",),
+    SECRETS: ("type",),
+    EVENTS: (*_EVENT_FIELDS, "reason", "reportingComponent", "source", "type"),
+}
+_BOOLEANS = ("spec.hostNetwork", "spec.unschedulable")
+
+_SET = re.compile(r"^(?P<key>[^\s!=<>()]+)\s+(?P<operator>in|notin)\s+\((?P<values>[^()]*)\)$")
+_COMPARISON = re.compile(r"^(?P<key>[^\s!=<>(),]+)\s*(?P<operator>==|=|!=|<|>)\s*(?P<value>[^\s!=<>(),]*)$")
+_PRESENCE = re.compile(r"^(?P<absent>!?)\s*(?P<key>[^\s!=<>(),]+)$")
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^()]*\))")
+
+
+class _Requirement(Struct, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def admits(self, value: str | None) -> bool:
+        match self.operator:
+            case "in":
+                return value in self.values
+            case "notin":
+                return value not in self.values
+            case "exists":
+                return value is not None
+            case "absent":
+                return value is None
+            case order:
+                try:
+                    number, bound = int(value or ""), int(self.values[0])
+                except ValueError:
+                    return False
+                return number > bound if order == ">" else number < bound
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """A parsed selection; ``Selection()`` selects everything."""
+
+    namespace: str = ""
+    """Empty means all namespaces."""
+    labels: tuple[_Requirement, ...] = ()
+    fields: tuple[_Requirement, ...] = ()
+
+    @classmethod
+    def parse(cls, resource: Resource, namespace: str = "", labels: str = "", fields: str = "") -> "Selection":
+        """Read the selectors of a request.
+
+        Raises:
+            ApiError: 400 when a selector cannot be read or names a field that cannot be selected on.
+        """
+        return cls(namespace=namespace, labels=_parse(labels, allow_sets=True), fields=_parse_fields(resource, fields))
+
+    def matches(self, body: _Object) -> bool:
+        """Whether the object is selected."""
+        metadata = body["metadata"]
+        if self.namespace and metadata.get("namespace") != self.namespace:
+            return False
+        if self.labels:
+            labels = metadata.get("labels") or {}
+            if not all(requirement.admits(labels.get(requirement.key)) for requirement in self.labels):
+                return False
+        return all(requirement.admits(_field(body, requirement.key)) for requirement in self.fields)
+
+    def exact(self, field: str) -> str | None:
+        """The one value that ``field`` must have, if the selection says so; lets a caller look it up rather than search."""
+        for requirement in self.fields:
+            if requirement.key == field and requirement.operator == "in":
+                return requirement.values[0]
+        return None
+
+
+EVERYTHING = Selection()
+
+
+def label_selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    """Whether ``labels`` match a LabelSelector object (``matchLabels``, ``matchExpressions``); None matches nothing, empty everything."""
+    if selector is None:
+        return False
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(key) != value:
+            return False
+    operators = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+    return all(
+        _Requirement(each["key"], operators[each["operator"]], tuple(each.get("values") or ())).admits(labels.get(each["key"]))
+        for each in selector.get("matchExpressions") or ()
+    )
+
+
+def _parse(text: str, *, allow_sets: bool) -> tuple[_Requirement, ...]:
+    requirements = []
+    for part in _COMMA_OUTSIDE_BRACKETS.split(text) if text.strip() else ():
+        requirement = _requirement(part.strip(), allow_sets=allow_sets)
+        if requirement is None:
+            raise ApiError.bad_request(f'unable to parse requirement: cannot read "{part.strip()}" in "{text}"')
+        requirements.append(requirement)
+    return tuple(requirements)
+
+
+def _requirement(part: str, *, allow_sets: bool) -> _Requirement | None:
+    if found := _COMPARISON.match(part):
+        key, operator, value = found["key"], found["operator"], found["value"]
+        if operator in {"<", ">"}:
+            return _Requirement(key, operator, (value,)) if allow_sets else None
+        return _Requirement(key, "notin" if operator == "!=" else "in", (value,))
+    if not allow_sets:
+        return None
+    if found := _SET.match(part):
+        values = tuple(value.strip() for value in found["values"].split(","))
+        return _Requirement(found["key"], found["operator"], values)
+    if found := _PRESENCE.match(part):
+        return _Requirement(found["key"], "absent" if found["absent"] else "exists")
+    return None
+
+
+def _parse_fields(resource: Resource, text: str) -> tuple[_Requirement, ...]:
+    requirements = _parse(text, allow_sets=False)
+    known = ("metadata.name", "metadata.namespace", *_FIELDS.get(resource, ()))
+    for requirement in requirements:
+        if requirement.key not in known:
+            raise ApiError.bad_request(f"field label not supported: {requirement.key}")
+    return requirements
+
+
+def _field(body: _Object, path: str) -> str:
+    """The text that a field selector compares: an absent field is empty, an absent flag is ``false``."""
+    if special := _SPECIAL_FIELDS.get(path):
+        return special(body)
+    value: Any = body
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if path in _BOOLEANS:
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def _event_source(body: _Object) -> str:
+    return str((body.get("source") or {}).get("component") or body.get("reportingComponent") or "")
+
+
+_SPECIAL_FIELDS: dict[str, Callable[[_Object], str]] = {"source": _event_source}
