@@ -20,7 +20,7 @@ class _Event(Struct, frozen=True, kw_only=True, rename="camel", tag_field="type"
 # HAMI_DEVICES
 
 
-class DevicesReported(_Event, tag="devices_reported"):
+class DevicesReported(_Event, frozen=True, kw_only=True, tag="devices_reported"):
     """A node's devices of one type as they are now; published every 30 s and at once on change. The whole list, never a difference."""
 
     node: str
@@ -37,7 +37,7 @@ class DevicesReported(_Event, tag="devices_reported"):
     shim_version: str = ""
 
 
-class LivenessChanged(_Event, tag="liveness_changed"):
+class LivenessChanged(_Event, frozen=True, kw_only=True, tag="liveness_changed"):
     """The registry's verdict on whether a node still registers."""
 
     node: str
@@ -49,7 +49,7 @@ class LivenessChanged(_Event, tag="liveness_changed"):
 # HAMI_ALLOCATIONS: grants, by the scheduler alone
 
 
-class PodAssigned(_Event, tag="pod_assigned"):
+class PodAssigned(_Event, frozen=True, kw_only=True, tag="pod_assigned"):
     """Filter has reserved room for the pod; nothing is bound yet."""
 
     pod: PodRef
@@ -57,7 +57,7 @@ class PodAssigned(_Event, tag="pod_assigned"):
     assignments: tuple[VendorAssignment, ...]
 
 
-class AssignmentLapsed(_Event, tag="assignment_lapsed"):
+class AssignmentLapsed(_Event, frozen=True, kw_only=True, tag="assignment_lapsed"):
     """A reservation came to nothing."""
 
     pod: PodRef
@@ -65,7 +65,7 @@ class AssignmentLapsed(_Event, tag="assignment_lapsed"):
     reason: str
 
 
-class PodAllocating(_Event, tag="pod_allocating"):
+class PodAllocating(_Event, frozen=True, kw_only=True, tag="pod_allocating"):
     """The Binding has succeeded: this is the grant that the node's agent serves, and nothing else."""
 
     pod: PodRef
@@ -75,7 +75,7 @@ class PodAllocating(_Event, tag="pod_allocating"):
     """Unix time, as in the annotation ``hami.io/bind-time``."""
 
 
-class ShareResized(_Event, tag="share_resized"):
+class ShareResized(_Event, frozen=True, kw_only=True, tag="share_resized"):
     """A running pod's shares have new sizes; the agent rewrites the grant file."""
 
     pod: PodRef
@@ -84,7 +84,7 @@ class ShareResized(_Event, tag="share_resized"):
     generation: Annotated[int, Meta(ge=1)]
 
 
-class PodReleased(_Event, tag="pod_released"):
+class PodReleased(_Event, frozen=True, kw_only=True, tag="pod_released"):
     """The pod has ended and holds nothing any more; by the agent, or by the scheduler where the agent has not said so."""
 
     pod: PodRef
@@ -95,7 +95,7 @@ class PodReleased(_Event, tag="pod_released"):
 # HAMI_ALLOCATIONS: outcomes, by the node's own agent
 
 
-class ContainerServed(_Event, tag="container_served"):
+class ContainerServed(_Event, frozen=True, kw_only=True, tag="container_served"):
     """``envvar`` mode: one container has its devices; the annotation of what is left to allocate is now this text."""
 
     pod: PodRef
@@ -105,14 +105,14 @@ class ContainerServed(_Event, tag="container_served"):
     to_allocate: str
 
 
-class AllocationSucceeded(_Event, tag="allocation_succeeded"):
+class AllocationSucceeded(_Event, frozen=True, kw_only=True, tag="allocation_succeeded"):
     """All containers of the pod have what they were granted."""
 
     pod: PodRef
     node: str
 
 
-class AllocationFailed(_Event, tag="allocation_failed"):
+class AllocationFailed(_Event, frozen=True, kw_only=True, tag="allocation_failed"):
     """The pod could not be given what it was granted."""
 
     pod: PodRef
@@ -133,7 +133,7 @@ class NodeShortfall(Struct, frozen=True, kw_only=True, rename="camel"):
     """Figures: asked, has, nearest fit, and what would fit."""
 
 
-class PodRefused(_Event, tag="pod_refused"):
+class PodRefused(_Event, frozen=True, kw_only=True, tag="pod_refused"):
     """No node takes the pod now."""
 
     pod: PodRef
@@ -145,7 +145,7 @@ class PodRefused(_Event, tag="pod_refused"):
     nearest: tuple[NodeShortfall, ...] = ()
 
 
-class PodPlaced(_Event, tag="pod_placed"):
+class PodPlaced(_Event, frozen=True, kw_only=True, tag="pod_placed"):
     """A node was found; why this one."""
 
     pod: PodRef
@@ -176,7 +176,7 @@ class ContainerUsage(Struct, frozen=True, kw_only=True, rename="camel"):
     enforced: bool = True
 
 
-class NodeUsage(_Event, tag="node_usage"):
+class NodeUsage(_Event, frozen=True, kw_only=True, tag="node_usage"):
     """What a node's containers use, measured by its agent's monitor."""
 
     node: str

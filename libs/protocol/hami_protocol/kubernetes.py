@@ -16,7 +16,7 @@ class _Object(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     """What all of these share: read-only, camelCase on the wire, defaults left out when written."""
 
 
-class OwnerReference(_Object):
+class OwnerReference(_Object, frozen=True, kw_only=True):
     """Who made an object."""
 
     api_version: str = ""
@@ -26,7 +26,7 @@ class OwnerReference(_Object):
     controller: bool = False
 
 
-class ObjectMeta(_Object):
+class ObjectMeta(_Object, frozen=True, kw_only=True):
     """metadata of any object."""
 
     name: str = ""
@@ -48,14 +48,14 @@ Quantity = str | int | float
 """A quantity as JSON may carry it; ``hami_protocol.quantities`` is the only reader."""
 
 
-class ResourceRequirements(_Object):
+class ResourceRequirements(_Object, frozen=True, kw_only=True):
     """resources of one container."""
 
     limits: dict[str, Quantity] | None = None
     requests: dict[str, Quantity] | None = None
 
 
-class EnvVar(_Object):
+class EnvVar(_Object, frozen=True, kw_only=True):
     """One environment variable of a container; ``value_from`` is only looked at for presence."""
 
     name: str
@@ -63,13 +63,13 @@ class EnvVar(_Object):
     value_from: msgspec.Raw | None = None
 
 
-class SecurityContext(_Object):
+class SecurityContext(_Object, frozen=True, kw_only=True):
     """securityContext of one container."""
 
     privileged: bool | None = None
 
 
-class Container(_Object):
+class Container(_Object, frozen=True, kw_only=True):
     """One container; ``restart_policy`` ``Always`` on an init container makes it a sidecar."""
 
     name: str
@@ -82,7 +82,7 @@ class Container(_Object):
     restart_policy: str | None = None
 
 
-class Toleration(_Object):
+class Toleration(_Object, frozen=True, kw_only=True):
     """A taint that a pod puts up with."""
 
     key: str = ""
@@ -91,13 +91,13 @@ class Toleration(_Object):
     effect: str = ""
 
 
-class PodSchedulingGroup(_Object):
+class PodSchedulingGroup(_Object, frozen=True, kw_only=True):
     """spec.schedulingGroup."""
 
     pod_group_name: str = ""
 
 
-class PodSpec(_Object):
+class PodSpec(_Object, frozen=True, kw_only=True):
     """spec of a pod."""
 
     node_name: str = ""
@@ -116,7 +116,7 @@ class PodSpec(_Object):
     scheduling_gates: tuple[dict[str, str], ...] | None = None
 
 
-class ContainerStateTerminated(_Object):
+class ContainerStateTerminated(_Object, frozen=True, kw_only=True):
     """A container that has ended."""
 
     exit_code: int = 0
@@ -124,7 +124,7 @@ class ContainerStateTerminated(_Object):
     finished_at: str | None = None
 
 
-class ContainerState(_Object):
+class ContainerState(_Object, frozen=True, kw_only=True):
     """At most one of the three is set."""
 
     running: dict[str, Any] | None = None
@@ -132,7 +132,7 @@ class ContainerState(_Object):
     waiting: dict[str, Any] | None = None
 
 
-class ContainerStatus(_Object):
+class ContainerStatus(_Object, frozen=True, kw_only=True):
     """status of one container."""
 
     name: str = ""
@@ -143,7 +143,7 @@ class ContainerStatus(_Object):
     last_state: ContainerState | None = None
 
 
-class Condition(_Object):
+class Condition(_Object, frozen=True, kw_only=True):
     """A condition of a pod or a node."""
 
     type: str
@@ -153,7 +153,7 @@ class Condition(_Object):
     last_transition_time: str | None = None
 
 
-class PodStatus(_Object):
+class PodStatus(_Object, frozen=True, kw_only=True):
     """status of a pod."""
 
     phase: str = ""
@@ -165,7 +165,7 @@ class PodStatus(_Object):
     nominated_node_name: str | None = None
 
 
-class Pod(_Object):
+class Pod(_Object, frozen=True, kw_only=True):
     """A pod."""
 
     metadata: ObjectMeta
@@ -173,7 +173,7 @@ class Pod(_Object):
     status: PodStatus = PodStatus()
 
 
-class Taint(_Object):
+class Taint(_Object, frozen=True, kw_only=True):
     """A taint of a node."""
 
     key: str
@@ -181,14 +181,14 @@ class Taint(_Object):
     effect: str = ""
 
 
-class NodeSpec(_Object):
+class NodeSpec(_Object, frozen=True, kw_only=True):
     """spec of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] | None = None
 
 
-class NodeStatus(_Object):
+class NodeStatus(_Object, frozen=True, kw_only=True):
     """status of a node."""
 
     capacity: dict[str, Quantity] | None = None
@@ -196,7 +196,7 @@ class NodeStatus(_Object):
     conditions: tuple[Condition, ...] | None = None
 
 
-class Node(_Object):
+class Node(_Object, frozen=True, kw_only=True):
     """A node."""
 
     metadata: ObjectMeta
@@ -204,7 +204,7 @@ class Node(_Object):
     status: NodeStatus = NodeStatus()
 
 
-class LeaseSpec(_Object):
+class LeaseSpec(_Object, frozen=True, kw_only=True):
     """spec of a lease (coordination.k8s.io/v1). Times are RFC 3339 with microseconds."""
 
     holder_identity: str | None = None
@@ -214,27 +214,27 @@ class LeaseSpec(_Object):
     lease_transitions: int | None = None
 
 
-class Lease(_Object):
+class Lease(_Object, frozen=True, kw_only=True):
     """A lease."""
 
     metadata: ObjectMeta
     spec: LeaseSpec = LeaseSpec()
 
 
-class ResourceQuotaSpec(_Object):
+class ResourceQuotaSpec(_Object, frozen=True, kw_only=True):
     """spec of a quota."""
 
     hard: dict[str, Quantity] | None = None
 
 
-class ResourceQuota(_Object):
+class ResourceQuota(_Object, frozen=True, kw_only=True):
     """A quota of one namespace."""
 
     metadata: ObjectMeta
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
 
 
-class Namespace(_Object):
+class Namespace(_Object, frozen=True, kw_only=True):
     """A namespace."""
 
     metadata: ObjectMeta

@@ -6,7 +6,7 @@ does about them: ``Unavailable.maybe_applied`` says that a write may have taken 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -211,7 +211,7 @@ class Cluster(Protocol):
         """
         ...
 
-    async def patch_conditions(self, pod: PodRef, conditions: list[Body]) -> None:
+    async def patch_conditions(self, pod: PodRef, conditions: Sequence[Body]) -> None:
         """Set conditions of a pod's status, each by its type (a strategic merge patch of the status subresource), guarded by UID."""
         ...
 
