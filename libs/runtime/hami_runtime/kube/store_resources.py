@@ -7,9 +7,7 @@ from msgspec import Struct
 
 __all__ = [
     "CONFIG_MAPS",
-    "DEPLOYMENTS",
     "EVENTS",
-    "JOBS",
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NAMESPACES",
@@ -20,6 +18,9 @@ __all__ = [
     "RESOURCES",
     "RESOURCE_QUOTAS",
     "RUNTIME_CLASSES",
+    "SECRETS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
     "VALIDATING_WEBHOOKS",
     "Resource",
 ]
@@ -94,11 +95,6 @@ PRIORITY_CLASSES = Resource(
     group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", short_names=("pc",), namespaced=False, counts_generation=True
 )
 RUNTIME_CLASSES = Resource(group="node.k8s.io", plural="runtimeclasses", kind="RuntimeClass", namespaced=False)
-DEPLOYMENTS = Resource(
-    group="apps", plural="deployments", kind="Deployment", short_names=("deploy",), has_status=True, counts_generation=True
-)
-REPLICA_SETS = Resource(group="apps", plural="replicasets", kind="ReplicaSet", short_names=("rs",), has_status=True, counts_generation=True)
-JOBS = Resource(group="batch", plural="jobs", kind="Job", has_status=True, counts_generation=True)
 
 RESOURCES: tuple[Resource, ...] = (
     PODS,
