@@ -1,0 +1,136 @@
+"""Kubernetes quantities, read once and strictly for every caller. Exact: no floating point, nothing rounded, nothing clamped.
+
+Grammar and canonical form: Kubernetes API, ``resource.Quantity``. The API server hands quantities on in canonical form, so that a limit
+written ``"3000"`` arrives as ``"3k"``: a decimal suffix therefore multiplies the resource's own unit. A binary suffix names bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from hami_protocol.errors import QuantityError
+
+MAX_VALUE: Final = 2**31 - 1
+"""The protocol's fields hold 32 bits, signed."""
+MIB: Final = 2**20
+
+_BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL: Final = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+}
+_SHAPE: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3}))?",
+    re.ASCII,
+)
+_MAX_CHARACTERS: Final = 64
+
+ACCEPTED: Final = "a Kubernetes quantity, as 3000, 3k or 16Gi"
+ACCEPTED_COUNT: Final = f"a whole number from 0 to {MAX_VALUE}"
+ACCEPTED_PERCENT: Final = "a whole number from 0 to 100"
+
+
+def _split(value: str | float, field: str) -> tuple[Fraction, bool, bool]:
+    """Return the exact value, and whether it was written with a binary suffix or with an exponent."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise QuantityError(field, value, ACCEPTED)
+    text = value if isinstance(value, str) else repr(value)
+    match = _SHAPE.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    if match is None:
+        raise QuantityError(field, text[:_MAX_CHARACTERS], ACCEPTED)
+    number = Fraction(match["number"])
+    if match["exponent"] is not None:
+        return number * Fraction(10) ** int(match["exponent"]), False, True
+    suffix = match["suffix"] or ""
+    if suffix in _BINARY:
+        return number * _BINARY[suffix], True, False
+    return number * _DECIMAL[suffix], False, False
+
+
+def exact(value: str | float, *, field: str = "") -> Fraction:
+    """The value that ``value`` stands for; ``16Gi`` is 17179869184.
+
+    Raises:
+        QuantityError: it is no quantity: naming ``field``, what was given, and what is accepted.
+    """
+    return _split(value, field)[0]
+
+
+def parse_count(value: str | float, *, field: str) -> int:
+    """A number of devices: whole, not negative, in the resource's own unit.
+
+    Raises:
+        QuantityError: fractional, negative, over 32 bits, or no quantity at all.
+    """
+    number, binary, _ = _split(value, field)
+    if binary or number.denominator != 1 or not 0 <= number <= MAX_VALUE:
+        raise QuantityError(field, value, ACCEPTED_COUNT)
+    return int(number)
+
+
+def parse_percent(value: str | float, *, field: str) -> int:
+    """A percentage: whole, 0 to 100. What 0 means (unset) is the caller's to say.
+
+    Raises:
+        QuantityError: fractional, out of range, or no quantity at all.
+    """
+    number, binary, _ = _split(value, field)
+    if binary or number.denominator != 1 or not 0 <= number <= 100:
+        raise QuantityError(field, value, ACCEPTED_PERCENT)
+    return int(number)
+
+
+def parse_memory_mib(value: str | float, *, field: str, unit_mib: int = 1) -> int:
+    """An amount of device memory in MiB.
+
+    Args:
+        value: with a binary suffix an amount of bytes that is a whole number of MiB (``16Gi`` is 16384); else a whole number of units.
+        field: path of the field, for the error.
+        unit_mib: what one unit is, in MiB (256 for Cambricon).
+
+    Raises:
+        QuantityError: fractional, negative, over 32 bits of MiB, or no quantity at all.
+    """
+    number, binary, _ = _split(value, field)
+    mib = number / MIB if binary else number * unit_mib
+    if mib.denominator != 1 or not 0 <= mib <= MAX_VALUE or (not binary and number.denominator != 1):
+        unit = "MiB" if unit_mib == 1 else f"units of {unit_mib} MiB"
+        raise QuantityError(field, value, f"a whole number of {unit}, or one with Ki, Mi, Gi or Ti; at most {MAX_VALUE} MiB")
+    return int(mib)
+
+
+def canonical(value: str | float, *, field: str = "") -> str:
+    """The form in which the API server writes ``value``: no fraction, the largest suffix that keeps it exact.
+
+    Raises:
+        QuantityError: it is no quantity.
+    """
+    number, binary, exponent = _split(value, field)
+    if binary and number.denominator == 1 and abs(number) >= 1024:
+        whole = int(number)
+        suffix = ""
+        for name, factor in _BINARY.items():
+            if whole % factor == 0:
+                suffix, number = name, Fraction(whole, factor)
+        return f"{int(number)}{suffix}"
+    scaled = number * 10**9
+    nanos = -(-scaled.numerator // scaled.denominator)  # what is finer than a nano is rounded up
+    if nanos == 0:
+        return "0"
+    power = -9
+    while nanos % 1000 == 0 and power < 18:
+        nanos //= 1000
+        power += 3
+    if exponent:
+        return f"{nanos}e{power}" if power else str(nanos)
+    return f"{nanos}{ {-9: 'n', -6: 'u', -3: 'm', 0: '', 3: 'k', 6: 'M', 9: 'G', 12: 'T', 15: 'P', 18: 'E'}[power] }"
