@@ -58,7 +58,8 @@ def test_a_gated_pod_cannot_be_bound(store: ObjectStore) -> None:
 def a_running_pod(store: ObjectStore, name: str) -> None:
     store.create(PODS, a_pod(name), "default")
     store.bind(name, {"target": {"name": "n1"}}, "default")
-    store.merge_patch(PODS, name, {"status": {"phase": "Running"}}, "default", subresource="status")
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    store.merge_patch(PODS, name, {"status": status}, "default", subresource="status")
 
 
 def a_budget(store: ObjectStore, **status: int) -> None:
@@ -87,3 +88,12 @@ def test_a_budget_that_was_never_counted_allows_nothing(store: ObjectStore) -> N
     with pytest.raises(ApiError) as refused:
         store.evict("p", {}, "default")
     assert refused.value.details["retryAfterSeconds"] == 10
+
+
+def test_a_pod_that_is_not_ready_costs_a_healthy_budget_nothing(store: ObjectStore) -> None:
+    a_running_pod(store, "p")
+    store.merge_patch(PODS, "p", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "default", subresource="status")
+    a_budget(store, observedGeneration=1, disruptionsAllowed=0, currentHealthy=1, desiredHealthy=1)
+    evicted = store.evict("p", {}, "default").last.body
+    assert evicted["metadata"]["deletionTimestamp"]
+    assert evicted["status"]["conditions"][-1]["reason"] == "EvictionByEvictionAPI"

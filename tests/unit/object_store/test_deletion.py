@@ -65,7 +65,8 @@ def test_the_last_finalizer_lets_go(store: ObjectStore) -> None:
     assert not store.delete(CONFIG_MAPS, "m", "default").gone
     store.merge_patch(CONFIG_MAPS, "m", {"metadata": {"finalizers": ["c/d"]}}, "default")
     assert store.find(CONFIG_MAPS, "m", "default") is not None
-    store.merge_patch(CONFIG_MAPS, "m", {"metadata": {"finalizers": None}}, "default")
+    release = {"metadata": {"finalizers": None}}
+    assert types_of(store, lambda: store.merge_patch(CONFIG_MAPS, "m", release, "default")) == ["DELETED"]
     assert store.find(CONFIG_MAPS, "m", "default") is None
 
 

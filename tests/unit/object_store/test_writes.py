@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hami_runtime.kube.store import ObjectStore
 from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_objects import merged
-from hami_runtime.kube.store_resources import CONFIG_MAPS, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS
+from hami_runtime.kube.store_resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS
 
 Clock = Callable[[], datetime]
 
@@ -98,11 +98,30 @@ def test_a_write_that_changes_nothing_is_no_write(store: ObjectStore) -> None:
 
 def test_a_patch_with_a_foreign_uid_or_version_never_lands(store: ObjectStore) -> None:
     store.create(PODS, a_pod(), "default")
-    for precondition in ({"uid": "another"}, {"resourceVersion": "1"}):
+    for precondition, code in (
+        ({"uid": "another"}, 422),
+        ({"resourceVersion": "1"}, 409),
+        ({"uid": "another", "resourceVersion": "1"}, 409),
+    ):
         with pytest.raises(ApiError) as refused:
             store.merge_patch(PODS, "p", {"metadata": {**precondition, "annotations": {"a": "1"}}}, "default")
-        assert refused.value.code == 409
+        assert refused.value.code == code
     assert "annotations" not in store.get(PODS, "p", "default").body["metadata"]
+
+
+def test_a_patch_of_an_overtaken_version_is_refused(store: ObjectStore) -> None:
+    before = store.create(PODS, a_pod(), "default")
+    store.merge_patch(PODS, "p", {"metadata": {"annotations": {"a": "1"}}}, "default")
+    with pytest.raises(ApiError, match="the object has been modified"):
+        store.patched(PODS, before, before.body)
+
+
+def test_a_lease_is_replaced_only_by_who_read_it(store: ObjectStore) -> None:
+    lease = store.create(LEASES, {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}, "default").body
+    with pytest.raises(ApiError) as refused:
+        store.replace(LEASES, "l", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "b"}}, "default")
+    assert (refused.value.code, refused.value.details["causes"][0]["field"]) == (422, "metadata.resourceVersion")
+    assert store.replace(LEASES, "l", {**lease, "spec": {"holderIdentity": "b"}}, "default").body["spec"] == {"holderIdentity": "b"}
 
 
 def test_null_deletes_and_an_emptied_map_is_gone(store: ObjectStore) -> None:

@@ -239,20 +239,41 @@ class ObjectStore:
         """Replace an object, or its status. A uid or resource version in the body is a precondition.
 
         Raises:
-            ApiError: 404, or 409 if a precondition does not hold.
+            ApiError: 404, 409 if a precondition does not hold, or 422 for a kind that is only replaced with a resource version.
         """
         current = self.get(resource, name, namespace)
         metadata = body.get("metadata") or {}
         found = current.body["metadata"]
-        if metadata.get("name") not in (None, "", name):
-            raise ApiError.bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
         if metadata.get("uid") not in (None, "", found["uid"]):
-            why = f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: {found['uid']}"
-            raise ApiError.conflict(resource, name, why)
-        if metadata.get("resourceVersion") not in (None, "", "0", found["resourceVersion"]):
+            raise self._precondition_failed(resource, current, "UID", metadata["uid"], found["uid"])
+        if not metadata.get("resourceVersion") and not resource.unconditional_update:
+            raise ApiError.must_name_version(resource, name)
+        return self._update(resource, current, body, subresource=subresource, dry_run=dry_run)
+
+    def patched(
+        self,
+        resource: Resource,
+        current: Stored,
+        body: Mapping[str, Any],
+        *,
+        subresource: Literal["", "status"] = "",
+        dry_run: bool = False,
+    ) -> Stored:
+        """Store what a patch made of ``current``; the way in for every kind of patch.
+
+        Raises:
+            ApiError: 409 if ``current`` is no longer the current version, or if the patch names another resource version; 422 if
+                it names another uid.
+        """
+        metadata, found = body["metadata"], current.body["metadata"]
+        name = found["name"]
+        if self.find(resource, name, found.get("namespace", "")) is not current:
             raise ApiError.modified(resource, name)
-        updated = prepared_for_update(resource, current.body, body, subresource=subresource)
-        return self._commit(resource, current, updated, dry_run=dry_run)
+        uid = metadata.get("uid") or found["uid"]
+        if uid != found["uid"] and metadata.get("resourceVersion") == found["resourceVersion"]:
+            cause = Cause("metadata.uid", "FieldValueInvalid", f'Invalid value: "{uid}": field is immutable')
+            raise ApiError.invalid(resource, name, [cause])
+        return self._update(resource, current, body, subresource=subresource, dry_run=dry_run)
 
     def merge_patch(
         self,
@@ -267,18 +288,22 @@ class ObjectStore:
         """Apply a merge patch (RFC 7396); a uid or resource version in its metadata is a precondition.
 
         Raises:
-            ApiError: as ``replace``.
+            ApiError: 404, or as ``patched``.
         """
         current = self.get(resource, name, namespace)
-        return self.replace(resource, name, merged(current.body, patch), namespace, subresource=subresource, dry_run=dry_run)
+        return self.patched(resource, current, merged(current.body, patch), subresource=subresource, dry_run=dry_run)
 
     def bind(self, name: str, binding: Mapping[str, Any], namespace: str, *, dry_run: bool = False) -> Stored:
         """Carry out a pod's Binding: node, condition, and the Binding's annotations and labels in one write.
 
         Raises:
-            ApiError: 404, or as ``store_pods.bound``.
+            ApiError: 404, 409 if the pod is not the one whose uid or resource version the Binding names, or as ``store_pods.bound``.
         """
         current = self.get(PODS, name, namespace)
+        wanted, found = binding.get("metadata") or {}, current.body["metadata"]
+        for member, what in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            if wanted.get(member) and wanted[member] != found[member]:
+                raise self._precondition_failed(PODS, current, what, wanted[member], found[member])
         return self._commit(PODS, current, store_pods.bound(current.body, copied(binding), self._now()), dry_run=dry_run)
 
     def evict(self, name: str, eviction: Mapping[str, Any], namespace: str, *, dry_run: bool = False) -> Deletion:
@@ -298,7 +323,7 @@ class ObjectStore:
                 "Internal error occurred: This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
             )
         for budget in budgets:
-            charged = store_pods.charged_budget(budget, name, self._now())
+            charged = store_pods.charged_budget(budget, current.body, self._now())
             stored = self.get(POD_DISRUPTION_BUDGETS, budget["metadata"]["name"], namespace)
             self._commit(POD_DISRUPTION_BUDGETS, stored, charged, dry_run=dry_run)
         if budgets:
@@ -321,11 +346,31 @@ class ObjectStore:
         marked, grace_seconds = self._marked(resource, current.body, options.get("gracePeriodSeconds"))
         if grace_seconds or marked["metadata"].get("finalizers"):
             return Deletion(self._commit(resource, current, marked, dry_run=dry_run), gone=False)
+        if dry_run:
+            return Deletion(Stored(marked, current.revision), gone=True)
         if resource.graceful and marked != current.body:
-            current = self._commit(resource, current, marked, dry_run=dry_run)
-        return Deletion(self._remove(resource, current, dry_run=dry_run), gone=True)
+            current = self._commit(resource, current, marked, dry_run=False, removed_next=True)
+        return Deletion(self._remove(resource, current), gone=True)
 
     # How
+
+    def _update(
+        self, resource: Resource, current: Stored, body: Mapping[str, Any], *, subresource: Literal["", "status"], dry_run: bool
+    ) -> Stored:
+        metadata, found = body.get("metadata") or {}, current.body["metadata"]
+        if metadata.get("name") not in (None, "", found["name"]):
+            raise ApiError.bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({found['name']})")
+        if metadata.get("resourceVersion") not in (None, "", "0", found["resourceVersion"]):
+            raise ApiError.modified(resource, found["name"])
+        updated = prepared_for_update(resource, current.body, body, subresource=subresource)
+        return self._commit(resource, current, updated, dry_run=dry_run)
+
+    @staticmethod
+    def _precondition_failed(resource: Resource, current: Stored, what: str, wanted: str, found: str) -> ApiError:
+        metadata = current.body["metadata"]
+        return ApiError.precondition_failed(
+            resource, metadata["name"], metadata.get("namespace", ""), f"{what} in precondition: {wanted}, {what} in object meta: {found}"
+        )
 
     def _marked(self, resource: Resource, body: Object, asked_seconds: int | None) -> tuple[Object, int]:
         """The object with its deletion marks, and the seconds that its kubelet still has; marks only ever move forward."""
@@ -361,7 +406,7 @@ class ObjectStore:
         if namespace is None or not namespace.body["metadata"].get("deletionTimestamp"):
             return
         if not any(self._namespaced(resource, name) for resource in RESOURCES):
-            self._remove(NAMESPACES, namespace, dry_run=False)
+            self._remove(NAMESPACES, namespace)
 
     def _namespaced(self, resource: Resource, namespace: str) -> list[Stored]:
         return self.select(resource, Selection(namespace=namespace)) if resource.namespaced else []
@@ -389,13 +434,15 @@ class ObjectStore:
         found = current.body["metadata"]
         if wanted.get("uid") and wanted["uid"] != found["uid"]:
             why = f"the UID in the precondition ({wanted['uid']}) does not match the UID in record ({found['uid']})."
-            raise ApiError.conflict(resource, found["name"], f"{why} The object might have been deleted and then recreated")
+            raise ApiError.kind_conflict(resource, found["name"], f"{why} The object might have been deleted and then recreated")
         if wanted.get("resourceVersion") and wanted["resourceVersion"] != found["resourceVersion"]:
             why = f"the ResourceVersion in the precondition ({wanted['resourceVersion']}) does not match the ResourceVersion in record"
-            raise ApiError.conflict(resource, found["name"], f"{why} ({found['resourceVersion']}). The object might have been modified")
+            raise ApiError.kind_conflict(
+                resource, found["name"], f"{why} ({found['resourceVersion']}). The object might have been modified"
+            )
 
-    def _commit(self, resource: Resource, current: Stored | None, body: Object, *, dry_run: bool) -> Stored:
-        """The one way in: store a version, unless it equals the current one."""
+    def _commit(self, resource: Resource, current: Stored | None, body: Object, *, dry_run: bool, removed_next: bool = False) -> Stored:
+        """The one way in: store a version, unless it equals the current one or is the end of a deletion that was waited for."""
         if current is not None:
             body = with_metadata(body, resourceVersion=current.body["metadata"]["resourceVersion"])
             if body == current.body:
@@ -404,24 +451,20 @@ class ObjectStore:
                 return Stored(body, current.revision)
         elif dry_run:
             return Stored(body, 0)
-        stored = Stored(with_metadata(body, resourceVersion=str(self._revision + 1)), self._revision + 1)
+        if current is not None and not removed_next and _is_over(body):
+            return self._remove(resource, current, last_body=body)
         self._revision += 1
+        stored = Stored(with_metadata(body, resourceVersion=str(self._revision)), self._revision)
         key = _key(resource, body["metadata"].get("namespace", ""), body["metadata"]["name"])
         self._objects[resource][key] = stored
         if current is None:
             self._in_order.pop(resource, None)
         self._record(Change(type="ADDED" if current is None else "MODIFIED", resource=resource, now=stored, before=current))
-        metadata = body["metadata"]
-        ended = metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not metadata.get("deletionGracePeriodSeconds")
-        if current is not None and ended and current.body["metadata"].get("finalizers"):
-            return self._remove(resource, stored, dry_run=False)
         return stored
 
-    def _remove(self, resource: Resource, current: Stored, *, dry_run: bool) -> Stored:
-        if dry_run:
-            return current
+    def _remove(self, resource: Resource, current: Stored, last_body: Object | None = None) -> Stored:
         self._revision += 1
-        last = Stored(with_metadata(current.body, resourceVersion=str(self._revision)), self._revision)
+        last = Stored(with_metadata(last_body or current.body, resourceVersion=str(self._revision)), self._revision)
         metadata = current.body["metadata"]
         del self._objects[resource][_key(resource, metadata.get("namespace", ""), metadata["name"])]
         self._in_order.pop(resource, None)
@@ -437,6 +480,13 @@ class ObjectStore:
         history.append(change)
         for subscriber in tuple(self._subscribers):
             subscriber(change)
+
+
+def _is_over(body: Mapping[str, Any]) -> bool:
+    """Whether a deletion that was waited for has nothing left to wait for."""
+    metadata = body["metadata"]
+    waits = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds", 1)
+    return bool(metadata.get("deletionTimestamp")) and not waits
 
 
 def _key(resource: Resource, namespace: str, name: str) -> tuple[str, str]:

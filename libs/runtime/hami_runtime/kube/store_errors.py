@@ -73,6 +73,28 @@ class ApiError(Exception):
         )
 
     @classmethod
+    def kind_conflict(cls, resource: Resource, name: str, why: str) -> "ApiError":
+        """409 to a deletion; there the server names the kind where it names the resource elsewhere."""
+        message = f'Operation cannot be fulfilled on {resource.qualified_kind} "{name}": {why}'
+        return cls(409, "Conflict", message, {**_details(resource, name), "kind": resource.kind})
+
+    @classmethod
+    def precondition_failed(cls, resource: Resource, name: str, namespace: str, why: str) -> "ApiError":
+        """409: the uid or the resource version is not the one that the request names."""
+        prefix = {"nodes": "minions", "services": "services/specs"}.get(resource.plural, resource.plural)
+        key = "/".join(part for part in ("/registry", prefix, namespace, name) if part)
+        storage = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed"
+        return cls.conflict(resource, name, f"{storage}: {why}")
+
+    @classmethod
+    def must_name_version(cls, resource: Resource, name: str) -> "ApiError":
+        """422: objects of this kind are only replaced with a resource version."""
+        why = "Invalid value: 0: must be specified for an update"
+        causes = [{"reason": "FieldValueInvalid", "message": why, "field": "metadata.resourceVersion"}]
+        message = f'{resource.qualified} "{name}" is invalid: metadata.resourceVersion: {why}'
+        return cls(422, "Invalid", message, {**_details(resource, name), "causes": causes})
+
+    @classmethod
     def modified(cls, resource: Resource, name: str) -> "ApiError":
         """409: somebody else wrote the object in between."""
         return cls.conflict(resource, name, "the object has been modified; please apply your changes to the latest version and try again")

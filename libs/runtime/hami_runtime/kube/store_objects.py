@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_runtime.kube.store_resources import NAMESPACES, NODES, PODS, Resource
+from hami_runtime.kube.store_resources import NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS, Resource
 
 __all__ = ["Object", "copied", "merged", "prepared_for_create", "prepared_for_update", "timestamp", "with_metadata"]
 
@@ -68,7 +68,12 @@ def prepared_for_create(resource: Resource, body: Mapping[str, Any], *, name: st
         created |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
     elif resource == PODS:
         created["status"] = {"phase": "Pending", "qosClass": _qos_class(created)}
-    elif resource.has_status and resource != NODES:
+    elif resource == NODES:
+        status = given.get("status") or {}
+        created |= {"spec": given.get("spec") or {}, "status": {"allocatable": status.get("capacity") or {}, **status}}
+    elif resource == POD_DISRUPTION_BUDGETS:
+        created["status"] = {"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0}
+    elif resource.has_status:
         created["status"] = {}
     return created
 

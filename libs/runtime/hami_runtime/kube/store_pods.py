@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from hami_runtime.kube.store_errors import ApiError, Cause
+from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_objects import Object, timestamp, with_metadata
-from hami_runtime.kube.store_resources import POD_DISRUPTION_BUDGETS, PODS, Resource
+from hami_runtime.kube.store_resources import POD_DISRUPTION_BUDGETS, PODS
 from hami_runtime.kube.store_selectors import label_selector_matches
 
 __all__ = ["bound", "budgets_of", "charged_budget", "deletion_grace_seconds", "evicting", "with_condition"]
 
-_BINDING = Resource(plural="bindings", kind="Binding")
 _TERMINAL = ("Succeeded", "Failed")
 
 
@@ -22,8 +21,7 @@ def bound(pod: Mapping[str, Any], binding: Mapping[str, Any], now: datetime) -> 
     """Return the pod as the Binding leaves it.
 
     Raises:
-        ApiError: 409 if the pod is bound, being deleted, gated, or not the one whose uid or resource version the Binding names;
-            400 or 422 if the Binding itself is wrong.
+        ApiError: 409 if the pod is bound, being deleted or gated; 400 or 500 if the Binding itself is wrong.
     """
     metadata = binding.get("metadata") or {}
     target = binding.get("target") or {}
@@ -31,16 +29,9 @@ def bound(pod: Mapping[str, Any], binding: Mapping[str, Any], now: datetime) -> 
     if metadata.get("name") not in (None, "", name):
         raise ApiError.bad_request("name in URL does not match name in Binding object")
     if target.get("kind") not in (None, "", "Node"):
-        supported = 'supported values: "", "Node"'
-        cause = Cause("target.kind", "FieldValueNotSupported", f'Unsupported value: "{target["kind"]}": {supported}')
-        raise ApiError.invalid(_BINDING, name, [cause])
+        raise ApiError(500, "", f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
-        raise ApiError.invalid(_BINDING, name, [Cause("target.name", "FieldValueRequired", "Required value")])
-    for member, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        if metadata.get(member) and metadata[member] != pod["metadata"][member]:
-            found = pod["metadata"][member]
-            why = f"Precondition failed: {label} in precondition: {metadata[member]}, {label} in object meta: {found}"
-            raise ApiError.conflict(PODS, name, why)
+        raise ApiError(500, "", "target.name: Required value")
     if refusal := _unbindable(pod):
         raise ApiError.conflict(PODS, name, refusal, subresource="binding")
     carried = {key: {**(pod["metadata"].get(key) or {}), **metadata[key]} for key in ("annotations", "labels") if metadata.get(key)}
@@ -86,13 +77,18 @@ def budgets_of(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> 
     return [each for each in budgets if label_selector_matches((each.get("spec") or {}).get("selector"), labels)]
 
 
-def charged_budget(budget: Mapping[str, Any], pod_name: str, now: datetime) -> Object:
-    """Return the budget after one more disruption.
+def charged_budget(budget: Mapping[str, Any], pod: Mapping[str, Any], now: datetime) -> Object:
+    """Return the budget after the pod's eviction; unchanged if the pod is not ready and the budget has enough that are.
 
     Raises:
-        ApiError: 429 if the budget allows none, or has not been counted yet.
+        ApiError: 429 if the budget allows no disruption, or has not been counted yet.
     """
     name, status = budget["metadata"]["name"], budget.get("status") or {}
+    healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    if not _is_ready(pod):
+        policy = (budget.get("spec") or {}).get("unhealthyPodEvictionPolicy", "IfHealthyBudget")
+        if policy == "AlwaysAllow" or 0 < needed <= healthy:
+            return dict(budget)
     refused = "Cannot evict pod as it would violate the pod's disruption budget."
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 1):
         raise ApiError.too_many_requests(refused, f"The disruption budget {name} is still being processed by the server.", 10)
@@ -100,10 +96,14 @@ def charged_budget(budget: Mapping[str, Any], pod_name: str, now: datetime) -> O
     if allowed < 0:
         raise ApiError.forbidden(POD_DISRUPTION_BUDGETS, name, "pdb disruptions allowed is negative")
     if allowed == 0:
-        healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         raise ApiError.too_many_requests(refused, f"The disruption budget {name} needs {needed} healthy pods and has {healthy} currently")
-    disrupted = {**(status.get("disruptedPods") or {}), pod_name: timestamp(now)}
+    disrupted = {**(status.get("disruptedPods") or {}), pod["metadata"]["name"]: timestamp(now)}
     return {**budget, "status": {**status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}}
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def evicting(pod: Mapping[str, Any], now: datetime) -> Object:

@@ -42,6 +42,8 @@ class Resource(Struct, frozen=True, kw_only=True):
     """Whether ``metadata.generation`` counts the changes of what the user wants."""
     graceful: bool = False
     """Whether a deletion waits for the grace period."""
+    unconditional_update: bool = True
+    """Whether an object may be replaced without naming the version that is replaced."""
 
     @property
     def group_version(self) -> str:
@@ -68,13 +70,14 @@ SECRETS = Resource(plural="secrets", kind="Secret")
 SERVICE_ACCOUNTS = Resource(plural="serviceaccounts", kind="ServiceAccount", short_names=("sa",))
 SERVICES = Resource(plural="services", kind="Service", short_names=("svc",), has_status=True)
 RESOURCE_QUOTAS = Resource(plural="resourcequotas", kind="ResourceQuota", short_names=("quota",), has_status=True)
-LEASES = Resource(group="coordination.k8s.io", plural="leases", kind="Lease")
+LEASES = Resource(group="coordination.k8s.io", plural="leases", kind="Lease", unconditional_update=False)
 MUTATING_WEBHOOKS = Resource(
     group="admissionregistration.k8s.io",
     plural="mutatingwebhookconfigurations",
     kind="MutatingWebhookConfiguration",
     namespaced=False,
     counts_generation=True,
+    unconditional_update=False,
 )
 VALIDATING_WEBHOOKS = Resource(
     group="admissionregistration.k8s.io",
@@ -82,6 +85,7 @@ VALIDATING_WEBHOOKS = Resource(
     kind="ValidatingWebhookConfiguration",
     namespaced=False,
     counts_generation=True,
+    unconditional_update=False,
 )
 POD_DISRUPTION_BUDGETS = Resource(
     group="policy",
@@ -90,11 +94,12 @@ POD_DISRUPTION_BUDGETS = Resource(
     short_names=("pdb",),
     has_status=True,
     counts_generation=True,
+    unconditional_update=False,
 )
 PRIORITY_CLASSES = Resource(
     group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", short_names=("pc",), namespaced=False, counts_generation=True
 )
-RUNTIME_CLASSES = Resource(group="node.k8s.io", plural="runtimeclasses", kind="RuntimeClass", namespaced=False)
+RUNTIME_CLASSES = Resource(group="node.k8s.io", plural="runtimeclasses", kind="RuntimeClass", namespaced=False, unconditional_update=False)
 
 RESOURCES: tuple[Resource, ...] = (
     PODS,
