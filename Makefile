@@ -1,0 +1,82 @@
+# `make` alone prints what there is. Everything is installed into .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 2000
+SECONDS_EACH ?= 60
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos protocol-docs wheel clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# What is installed: exactly what requirements.lock names, by hash; then this checkout, editable, without a network.
+$(STAMP): requirements.lock pyproject.toml
+	@echo "==> Installing into $(VENV) (about half a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+install: $(STAMP) ## Set up .venv with everything the project needs
+
+build/cshim/libvgpu.so: $(wildcard cshim/include/*.h cshim/src/*.[ch] cshim/src/*.def cshim/tests/fake/*.[ch] cshim/programs/*.[ch])
+	@$(MAKE) --no-print-directory -C cshim all
+
+demo: $(STAMP) build/cshim/libvgpu.so ## Start a cluster of fakes on this machine and follow pods through it, step by step
+	@$(BIN)/hami rig demo
+
+test: $(STAMP) build/cshim/libvgpu.so ## Run all tests that need no cluster and no GPU
+	@$(MAKE) --no-print-directory -C cshim test
+	@$(BIN)/python -m pytest -q tests
+
+unit: $(STAMP) ## Run the decisions' tests alone, in seconds
+	@$(BIN)/python -m pytest -q tests/unit
+
+test-shim: $(STAMP) build/cshim/libvgpu.so ## Run the shim's long tests: sanitizers, kills, races, fuzzing
+	@$(MAKE) --no-print-directory -C cshim test-long
+
+simulate: $(STAMP) ## Run whole clusters under SEEDS=n seeded faults
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+lint: $(STAMP) ## Check style, types, layering and C format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory -C cshim lint
+
+format: $(STAMP) ## Format Python and C
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+	@$(MAKE) --no-print-directory -C cshim format
+
+bench: $(STAMP) ## Measure what the budgets name, into build/bench/*.json
+	@$(BIN)/python -m benchmarks
+
+bench-shim: $(STAMP) build/cshim/libvgpu.so ## Measure the shim's own cost
+	@$(MAKE) --no-print-directory -C cshim bench
+
+cluster-test: $(STAMP) ## Run the tests that need a real Kubernetes; says why where it cannot
+	@$(BIN)/python -m pytest -q -m cluster tests/cluster
+
+lock: ## Pin requirements.lock anew, by hash, naming no index
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --extra dev pyproject.toml \
+		--custom-compile-command "make lock" --upgrade --output-file requirements.lock
+
+protos: $(STAMP) ## Generate the gRPC stubs from our proto files
+	@$(BIN)/python services/node-agent/generate_stubs.py
+
+protocol-docs: $(STAMP) ## Generate JSON Schemas and the AsyncAPI document into docs/protocol
+	@$(BIN)/python -m hami_protocol.schemas docs/protocol
+
+wheel: $(STAMP) ## Build the wheel and the sdist into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
+clean: ## Remove what was built; .venv stays
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,7 @@
+"""What every test shares: property tests without deadlines (machines are noisy), and examples that are the same in every run."""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
