@@ -7,7 +7,7 @@ SEEDS ?= 2000
 SECONDS_EACH ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos protocol-docs wheel clean
+.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos docs wheel clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,8 +71,9 @@ lock: ## Pin requirements.lock anew, by hash, naming no index
 protos: $(STAMP) ## Generate the gRPC stubs from our proto files
 	@$(BIN)/python services/node-agent/generate_stubs.py
 
-protocol-docs: $(STAMP) ## Generate JSON Schemas and the AsyncAPI document into docs/protocol
+docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAPI document, the page of departures
 	@$(BIN)/python -m hami_protocol.schemas docs/protocol
+	@$(BIN)/python tools/departures.py > docs/departures.md
 
 wheel: $(STAMP) ## Build the wheel and the sdist into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .

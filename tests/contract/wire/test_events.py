@@ -41,7 +41,7 @@ def test_a_recorded_message_fulfils_the_schema(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(schemas.documents()))
 def test_the_generated_documents_are_current(name: str) -> None:
-    assert (DOCUMENTS / name).read_text() == schemas.documents()[name], "run `make protocol-docs`"
+    assert (DOCUMENTS / name).read_text() == schemas.documents()[name], "run `make docs`"
 
 
 def test_an_old_message_without_newer_fields_is_read() -> None:
