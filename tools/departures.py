@@ -52,7 +52,7 @@ def departures(root: Path = ROOT) -> list[Departure]:
 
 def document(root: Path = ROOT) -> str:
     """The whole page."""
-    rows = (f"| {d.example or '–'} | {d.reason.replace('|', '/')} | `{d.test}` |\n" for d in departures(root))
+    rows = (f"| {d.example or '-'} | {d.reason.replace('|', '/')} | `{d.test}` |\n" for d in departures(root))
     return HEADER + "".join(rows)
 
 
