@@ -1,0 +1,143 @@
+"""How a process runs and stops: its loops, its signals, the file that says where it listens. Decides nothing about the work itself.
+
+A loop gets the stop event and returns once it is set, having finished what it holds. A loop that fails or returns early stops the others
+in the same orderly way; what they raised is raised again together. Whoever is still at work after the grace period is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Loop = Callable[[asyncio.Event], Awaitable[None]]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class LoopEndedError(RuntimeError):
+    """A loop returned although nobody had asked it to."""
+
+
+async def serve(*loops: Loop, grace_seconds: float, stop: asyncio.Event | None = None) -> None:
+    """Run ``loops`` until a signal, or until one fails or returns early; then stop all, cancelling the late ones.
+
+    Args:
+        loops: what to run.
+        grace_seconds: how long the loops may take to finish once they are asked to stop.
+        stop: given by whoever stops the loops itself; signals are then left alone. A second signal ends the process at once.
+
+    Raises:
+        ExceptionGroup: what the loops raised.
+    """
+    failures: list[Exception] = []
+    stopping = stop or asyncio.Event()
+
+    async def run(loop: Loop) -> None:
+        try:
+            await loop(stopping)
+            if not stopping.is_set():
+                raise LoopEndedError(f"{_name(loop)} returned before it was asked to stop")
+        except Exception as exc:  # noqa: BLE001 - raised again, with the others', once all have stopped
+            failures.append(exc)
+            stopping.set()
+
+    heard: list[signal.Signals] = []
+    if stop is None:
+        for signum in _SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
+            heard.append(signum)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(loop), name=_name(loop)) for loop in loops]
+            await stopping.wait()
+            _forget_signals(heard)
+            late: set[asyncio.Task[None]] = set()
+            if tasks:
+                _, late = await asyncio.wait(tasks, timeout=grace_seconds)
+            for task in late:
+                task.cancel()
+    finally:
+        _forget_signals(heard)
+    if failures:
+        raise ExceptionGroup("the service stopped because a part of it failed", failures)
+
+
+async def until(stop: asyncio.Event, items: AsyncIterator[T]) -> AsyncIterator[T]:
+    """Yield ``items`` until there are no more or ``stop`` is set. What has not been yielded by then stays with ``items``."""
+    stopped = asyncio.ensure_future(stop.wait())
+    following: asyncio.Future[T] | None = None
+    try:
+        while not stop.is_set():
+            following = asyncio.ensure_future(_following(items))
+            await asyncio.wait((stopped, following), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                return
+            try:
+                item = following.result()
+            except _Exhausted:
+                return
+            following = None
+            yield item
+    finally:
+        for future in (stopped, following):
+            if future is not None and not future.done():
+                future.cancel()
+                with suppress(asyncio.CancelledError):
+                    await future
+
+
+async def sleep_until(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep ``seconds``, or until ``stop`` is set; return whether it is."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    return stop.is_set()
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a process's main coroutine, on uvloop where it is present."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def announce(ready_file: str, ports: Mapping[str, int]) -> None:
+    """Write the bound ports, as one JSON object, to ``ready_file`` in one step; nothing where it is empty."""
+    if not ready_file:
+        return
+    path = Path(ready_file)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(dict(ports), file)
+    Path(temporary).replace(path)
+
+
+class _Exhausted(Exception):  # noqa: N818 - never leaves this module
+    """StopAsyncIteration, in a form that a future can carry."""
+
+
+async def _following(items: AsyncIterator[T]) -> T:
+    try:
+        return await anext(items)
+    except StopAsyncIteration:
+        raise _Exhausted from None
+
+
+def _forget_signals(heard: list[signal.Signals]) -> None:
+    """From here on a signal has its usual effect: whoever sends a second one does not want to wait."""
+    while heard:
+        asyncio.get_running_loop().remove_signal_handler(heard.pop())
+
+
+def _name(loop: Loop) -> str:
+    return getattr(loop, "__qualname__", None) or repr(loop)
