@@ -73,7 +73,7 @@ def load(settings_type: type[S], environ: Mapping[str, str], *, prefix: str = PR
             continue
         try:
             values[field.name] = _convert(text, field.type)
-        except msgspec.ValidationError as exc:
+        except (msgspec.DecodeError, UnicodeError) as exc:
             wrong.append(_refused(variable, text, field, exc))
     wrong += [
         f"{variable} is missing: {field.meaning}" for variable, field in fields.items() if field.required and field.name not in values

@@ -1,0 +1,142 @@
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from hami_runtime import lifecycle, virtual
+
+
+async def until_stopped(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+async def test_a_signal_stops_all_loops() -> None:
+    ended = []
+
+    async def loop(stop: asyncio.Event) -> None:
+        await stop.wait()
+        ended.append("orderly")
+
+    asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+    await lifecycle.serve(loop, loop, grace_seconds=5)
+    assert ended == ["orderly", "orderly"]
+
+
+async def test_signals_mean_what_they_did_once_it_has_ended() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+    await lifecycle.serve(until_stopped, grace_seconds=1)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_loop_that_fails_stops_the_others_in_order_and_is_told() -> None:
+    ended = []
+
+    async def failing(_stop: asyncio.Event) -> None:
+        raise ValueError("no disk")
+
+    async def other(stop: asyncio.Event) -> None:
+        await stop.wait()
+        await asyncio.sleep(1)
+        ended.append("orderly")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        virtual.run(lifecycle.serve(other, failing, grace_seconds=5, stop=asyncio.Event()))
+    assert [str(exc) for exc in caught.value.exceptions] == ["no disk"]
+    assert ended == ["orderly"]
+
+
+def test_a_loop_that_returns_early_is_a_fault() -> None:
+    async def early(_stop: asyncio.Event) -> None:
+        return
+
+    with pytest.raises(ExceptionGroup) as caught:
+        virtual.run(lifecycle.serve(until_stopped, early, grace_seconds=5, stop=asyncio.Event()))
+    assert caught.group_contains(lifecycle.LoopEndedError, match="early returned before")
+
+
+def test_who_is_late_is_cancelled() -> None:
+    async def main() -> float:
+        stop = asyncio.Event()
+        cancelled = []
+
+        async def stubborn(_stop: asyncio.Event) -> None:
+            try:
+                await asyncio.sleep(1_000)
+            except asyncio.CancelledError:
+                cancelled.append(True)
+                raise
+
+        asyncio.get_running_loop().call_later(1, stop.set)
+        await lifecycle.serve(stubborn, grace_seconds=2, stop=stop)
+        assert cancelled == [True]
+        return asyncio.get_running_loop().time()
+
+    assert virtual.run(main()) == pytest.approx(3)
+
+
+async def numbers(*, then_wait: bool) -> AsyncIterator[int]:
+    yield 1
+    yield 2
+    if then_wait:
+        await asyncio.Event().wait()
+
+
+def test_until_ends_with_its_items() -> None:
+    async def main() -> list[int]:
+        return [n async for n in lifecycle.until(asyncio.Event(), numbers(then_wait=False))]
+
+    assert virtual.run(main()) == [1, 2]
+
+
+def test_until_ends_at_the_stop_though_no_item_comes() -> None:
+    async def main() -> list[int]:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_later(5, stop.set)
+        return [n async for n in lifecycle.until(stop, numbers(then_wait=True))]
+
+    assert virtual.run(main()) == [1, 2]
+
+
+def test_until_takes_nothing_more_once_stopped() -> None:
+    async def main() -> list[int]:
+        stop = asyncio.Event()
+        seen = []
+        async for n in lifecycle.until(stop, numbers(then_wait=False)):
+            seen.append(n)
+            stop.set()
+        return seen
+
+    assert virtual.run(main()) == [1]
+
+
+def test_a_sleep_ends_early_at_the_stop() -> None:
+    async def main() -> tuple[bool, bool, float]:
+        stop = asyncio.Event()
+        first = await lifecycle.sleep_until(stop, 3)
+        asyncio.get_running_loop().call_later(1, stop.set)
+        return first, await lifecycle.sleep_until(stop, 3), asyncio.get_running_loop().time()
+
+    assert virtual.run(main()) == (False, True, pytest.approx(4))
+
+
+def test_the_bound_ports_appear_whole(tmp_path: Path) -> None:
+    lifecycle.announce(str(tmp_path / "ready.json"), {"health": 1234})
+    assert json.loads((tmp_path / "ready.json").read_text()) == {"health": 1234}
+    assert [each.name for each in tmp_path.iterdir()] == ["ready.json"]
+
+
+def test_without_a_ready_file_nothing_is_written() -> None:
+    lifecycle.announce("", {"health": 1234})
+
+
+def test_a_process_runs_its_main_coroutine() -> None:
+    async def main() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    assert lifecycle.run(main()) == "done"

@@ -1,0 +1,111 @@
+import io
+import json
+import logging
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_runtime import logs
+from hami_runtime.telemetry import OFF, Telemetry, current_traceparent, valid_traceparent
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def test_two_services_in_one_process_do_not_meet() -> None:
+    scheduler, registry = Telemetry("scheduler"), Telemetry("registry")
+    scheduler.counter("hami_pods_placed", "pods placed").add(3, {"node": "n1"})
+    registry.counter("hami_pods_placed", "pods placed").add(5, {"node": "n1"})
+    assert 'hami_pods_placed_total{node="n1"} 3.0' in scheduler.prometheus_text().decode()
+    assert 'hami_pods_placed_total{node="n1"} 5.0' in registry.prometheus_text().decode()
+
+
+def test_gauges_are_asked_when_somebody_looks() -> None:
+    telemetry = Telemetry("scheduler")
+    waiting = [1]
+    telemetry.gauge("hami_waiting", "pods that wait", lambda: waiting[0])
+    telemetry.gauge("hami_fenced", "nodes that are fenced", lambda: [(1, {"node": "n1"}), (1, {"node": "n2"})])
+    waiting[0] = 7
+    text = telemetry.prometheus_text().decode()
+    assert "hami_waiting 7.0" in text
+    assert 'hami_fenced{node="n2"} 1.0' in text
+
+
+def test_histograms_have_buckets_of_seconds() -> None:
+    telemetry = Telemetry("scheduler")
+    telemetry.histogram("hami_filter_seconds", "how long filter takes").record(0.0015)
+    assert 'hami_filter_seconds_bucket{le="0.002"} 1.0' in telemetry.prometheus_text().decode()
+
+
+def test_a_span_goes_on_with_the_given_trace() -> None:
+    telemetry = Telemetry("scheduler")
+    with telemetry.span("filter", PARENT, node="n1"):
+        ours = current_traceparent()
+        with telemetry.span("fit"):
+            inner = current_traceparent()
+    assert ours.split("-")[1] == inner.split("-")[1] == PARENT.split("-")[1]
+    assert len({ours, inner, PARENT}) == 3
+    assert current_traceparent() == ""
+
+
+def test_without_telemetry_there_is_no_trace() -> None:
+    with OFF.span("filter", PARENT):
+        assert current_traceparent() == ""
+    OFF.counter("hami_x", "x").add(1)
+    OFF.close()
+
+
+@given(st.text(max_size=80))
+def test_any_text_may_be_offered_as_a_trace(text: str) -> None:
+    telemetry = Telemetry("webhook")
+    with telemetry.span("review", text):
+        assert valid_traceparent(current_traceparent())
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [(PARENT, True), ("", False), ("00-zz", False), (PARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32), False)],
+)
+def test_a_trace_context_is_recognised(text: str, valid: bool) -> None:
+    assert valid_traceparent(text) is valid
+
+
+@pytest.fixture
+def _restored_logging() -> None:
+    root, handlers, level = logging.getLogger(), logging.getLogger().handlers[:], logging.getLogger().level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_restored_logging")
+def test_log_lines_are_json_with_service_and_trace() -> None:
+    out = io.StringIO()
+    logs.configure("info", "scheduler", stream=out)
+    with Telemetry("scheduler").span("filter", PARENT):
+        structlog.get_logger().info("share placed", memory_mib=4096)
+    structlog.get_logger().debug("not shown")
+    logging.getLogger("aiohttp").warning("lost %d", 3)
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (first["event"], first["memory_mib"], first["service"], first["level"]) == ("share placed", 4096, "scheduler", "info")
+    assert first["trace_id"] == PARENT.split("-")[1]
+    assert (second["event"], second["logger"], second["service"]) == ("lost 3", "aiohttp", "scheduler")
+
+
+@pytest.mark.usefixtures("_restored_logging")
+def test_an_exception_stays_on_its_line() -> None:
+    out = io.StringIO()
+    logs.configure("info", "scheduler", stream=out)
+    try:
+        raise ValueError("no")
+    except ValueError:
+        structlog.get_logger().exception("pod not read")
+    (line,) = out.getvalue().splitlines()
+    assert "ValueError: no" in json.loads(line)["exception"]
+
+
+def test_a_level_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="'loud' is not accepted; accepted: debug"):
+        logs.configure("loud", "scheduler")
