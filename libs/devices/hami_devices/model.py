@@ -52,6 +52,15 @@ class DeviceRequest:
     cores: int = 0
     """Percent of each device's compute; 0 books none and limits nothing."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether each device is asked for with all of its memory."""
+        return self.memory_percent == 100
+
+    def memory_on(self, total_mib: int) -> int:
+        """MiB booked on a device of ``total_mib``: a percentage rounded down, but never to zero (case B12)."""
+        return self.memory_mib or max(total_mib * self.memory_percent // 100, 1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerRequest:

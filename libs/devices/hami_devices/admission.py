@@ -1,0 +1,81 @@
+"""What the webhook changes on a pod that asks for devices: values, which it turns into JSON Patch. Decided here, per vendor, in order.
+
+Applying the result and asking again gives nothing more to do, so that a second call of the webhook changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from hami_devices.requests import quantity, read_container
+from hami_devices.vendor import Vendor
+from hami_protocol import quantities
+from hami_protocol.kubernetes import Container, Pod
+from hami_protocol.pods import containers_in_order
+
+
+class SetLimit(Struct, frozen=True, kw_only=True):
+    """Set ``resources.limits[resource]`` of the container at ``path``."""
+
+    path: str
+    """As ``spec.containers[0]``."""
+    resource: str
+    value: str
+
+
+class AddEnv(Struct, frozen=True, kw_only=True):
+    """Append an environment variable to the container at ``path``; the last one of a name is the one that counts."""
+
+    path: str
+    name: str
+    value: str
+
+
+class SetRuntimeClass(Struct, frozen=True, kw_only=True):
+    """Set ``spec.runtimeClassName``."""
+
+    name: str
+
+
+Mutation = SetLimit | AddEnv | SetRuntimeClass
+
+
+def mutations(pod: Pod, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:
+    """What to change on ``pod``, container by container, each vendor in turn.
+
+    Raises:
+        RequestError: something that the pod asks cannot be read.
+    """
+    changes: list[Mutation] = []
+    runtime_class = pod.spec.runtime_class_name
+    for container, _, path in containers_in_order(pod):
+        for vendor in vendors:
+            request = read_container(vendor, container, path)
+            if request is None:
+                changes.extend(_env(container, path, vendor.idle_env))
+                continue
+            changes.extend(_priority(vendor, container, path))
+            changes.extend(_env(container, path, vendor.device_env))
+            if quantity(container, path, vendor.count_resource) is None:
+                changes.append(SetLimit(path=path, resource=vendor.count_resource, value=str(request.count)))
+            if request.whole and vendor.cores_resource and quantity(container, path, vendor.cores_resource) is None:
+                changes.append(SetLimit(path=path, resource=vendor.cores_resource, value=str(request.cores)))
+            if not runtime_class and vendor.runtime_class:
+                runtime_class = vendor.runtime_class
+                changes.append(SetRuntimeClass(name=runtime_class))
+    return tuple(changes)
+
+
+def _priority(vendor: Vendor, container: Container, path: str) -> Iterator[Mutation]:
+    found = quantity(container, path, vendor.priority_resource)
+    if found is not None and vendor.priority_env:
+        yield from _env(container, path, ((vendor.priority_env, str(found.read(quantities.parse_count))),))
+
+
+def _env(container: Container, path: str, variables: tuple[tuple[str, str], ...]) -> Iterator[Mutation]:
+    for name, value in variables:
+        last = next((env for env in reversed(container.env or ()) if env.name == name), None)
+        if last is None or last.value_from is not None or last.value != value:
+            yield AddEnv(path=path, name=name, value=value)

@@ -1,0 +1,85 @@
+"""All vendors of one installation, under its configuration: the way in for webhook, scheduler, registry and node-agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hami_devices import admission, nvidia, requests
+from hami_devices.config import DeviceConfig
+from hami_devices.model import PodRequest
+from hami_devices.vendor import Vendor
+from hami_protocol import assignment, keys
+from hami_protocol.devices import VendorAssignment
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import containers_in_order
+
+
+class Catalog:
+    """The vendors, in order of detection, and what they make of a pod. Holds nothing else and never changes."""
+
+    def __init__(self, config: DeviceConfig = DeviceConfig(), *, node_policy: str = "binpack", device_policy: str = "spread") -> None:  # noqa: B008  # frozen
+        self.vendors: tuple[Vendor, ...] = (nvidia.vendor(config.nvidia),)
+        self.config = config
+        self._node_policy = node_policy
+        self._device_policy = device_policy
+        self._by_name = {vendor.name: vendor for vendor in self.vendors}
+        self._by_device_type = {vendor.device_type: vendor for vendor in self.vendors}
+        self.managed_resources: tuple[str, ...] = tuple(name for vendor in self.vendors for name in vendor.resources)
+        self.system_pod_keys: frozenset[str] = keys.SYSTEM_POD_KEYS | {key for vendor in self.vendors for key in vendor.assignment_keys}
+
+    def vendor(self, name: str) -> Vendor:
+        """The vendor with this common word.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._by_name[name]
+
+    def by_device_type(self, device_type: str) -> Vendor | None:
+        """The vendor whose node annotations have this ``<type>``; None where nobody has."""
+        return self._by_device_type.get(device_type)
+
+    def read_pod(self, pod: Pod) -> PodRequest:
+        """What ``pod`` asks.
+
+        Raises:
+            RequestError: something in it cannot be read; the text names the field.
+        """
+        return requests.read_pod(pod, self.vendors, node_policy=self._node_policy, device_policy=self._device_policy)
+
+    def mutations(self, pod: Pod) -> tuple[admission.Mutation, ...]:
+        """What the webhook changes on ``pod``.
+
+        Raises:
+            RequestError: something in it cannot be read; the text names the field.
+        """
+        return admission.mutations(pod, self.vendors)
+
+    def annotated_requests(self, pod: Pod) -> tuple[requests.AnnotatedRequest, ...]:
+        """Resources of ours that ``pod`` asks for in annotations, where nobody reads them."""
+        return requests.annotated_requests(pod.metadata.annotations, self.vendors)
+
+    def read_assignments(self, pod: Pod) -> tuple[VendorAssignment, ...]:
+        """What ``pod`` holds, by its annotations; nothing of a vendor whose annotation it does not have.
+
+        Raises:
+            RecordError: an annotation cannot be read.
+        """
+        placed = containers_in_order(pod)
+        containers = [(container.name, kind) for container, kind, _ in placed]
+        found: list[VendorAssignment] = []
+        for vendor in self.vendors:
+            text = pod.metadata.annotations.get(vendor.allocated_key)
+            if text is not None:
+                resources = [{*(c.resources.limits or ()), *(c.resources.requests or ())} for c, _, _ in placed]
+                asking = [vendor.count_resource in named for named in resources]
+                found.append(assignment.decode(text, vendor.name, containers, asking=asking))
+        return tuple(found)
+
+    def assignment_annotations(self, assignments: Sequence[VendorAssignment]) -> dict[str, str]:
+        """The annotations that say what a pod was given: the log, and what is still to be handed out."""
+        annotations: dict[str, str] = {}
+        for given in assignments:
+            text = assignment.encode(given)
+            annotations.update(dict.fromkeys(self.vendor(given.vendor).assignment_keys, text))
+        return annotations

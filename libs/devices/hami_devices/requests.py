@@ -1,0 +1,220 @@
+"""What a container and a pod ask, read once and strictly. What cannot be read is refused with its field's path; it is never zero.
+
+Limits first, then requests; where both are present they say the same. 0 memory and 0 percent are unset; 0 devices is no request. Memory
+wins over a percentage. A container that says nothing of memory asks for whole devices (or the configured default), and then for all of
+their compute unless it says otherwise: the reader gives the defaults that admission writes, so that both see the same request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from hami_devices.model import ContainerRequest, DeviceRequest, PodRequest, Selectors, Weights
+from hami_devices.selectors import read_selectors
+from hami_devices.vendor import Vendor
+from hami_protocol import keys, quantities
+from hami_protocol.errors import ProtocolError, QuantityError
+from hami_protocol.kubernetes import Container, Pod, Quantity
+from hami_protocol.pods import containers_in_order
+
+NODE_POLICIES: Final = ("binpack", "spread")
+_WEIGHT_NAMES: Final = ("slot", "core", "memory")
+
+
+class RequestError(ProtocolError):
+    """What a pod asks cannot be read, or makes no sense. The pod is refused; it is never taken to ask for nothing.
+
+    Attributes:
+        field: path of the field, as ``spec.containers[0].resources.limits[nvidia.com/gpumem]``.
+        reason: what was given and what is accepted.
+    """
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class Found(NamedTuple):
+    """A quantity as it stands in a container."""
+
+    value: Quantity
+    field: str
+
+    def read(self, parse: Callable[..., int], **options: int) -> int:
+        """The number that ``parse`` makes of it.
+
+        Raises:
+            RequestError: it makes none.
+        """
+        try:
+            return parse(self.value, field=self.field, **options)
+        except QuantityError as exc:
+            raise RequestError(self.field, f"{exc.given!r} is not accepted; accepted: {exc.accepted}") from exc
+
+
+def quantity(container: Container, path: str, resource: str) -> Found | None:
+    """What ``container`` asks of ``resource``, from its limits, else from its requests; None where neither names it.
+
+    Raises:
+        RequestError: both name it and differ.
+    """
+    if not resource:
+        return None
+    limits = container.resources.limits or {}
+    requests = container.resources.requests or {}
+    if resource not in limits:
+        return Found(requests[resource], f"{path}.resources.requests[{resource}]") if resource in requests else None
+    found = Found(limits[resource], f"{path}.resources.limits[{resource}]")
+    if resource in requests and requests[resource] != found.value and not _same(requests[resource], found.value):
+        field = f"{path}.resources.requests[{resource}]"
+        raise RequestError(field, f"{_shown(requests[resource])} where limits have {_shown(found.value)}; accepted: the same in both")
+    return found
+
+
+def _same(one: Quantity, other: Quantity) -> bool:
+    try:
+        return quantities.exact(one) == quantities.exact(other)
+    except QuantityError:
+        return False
+
+
+def _shown(value: object) -> str:
+    return repr(str(value)[:64])
+
+
+def read_container(vendor: Vendor, container: Container, path: str) -> DeviceRequest | None:
+    """What ``container`` asks of ``vendor``; None where it asks for none.
+
+    Raises:
+        RequestError: a quantity cannot be read, or memory or cores are asked without a device.
+    """
+    count = quantity(container, path, vendor.count_resource)
+    memory = quantity(container, path, vendor.memory_resource)
+    percent = quantity(container, path, vendor.memory_percent_resource)
+    cores = quantity(container, path, vendor.cores_resource)
+    memory_mib = memory.read(quantities.parse_memory_mib, unit_mib=vendor.memory_unit_mib) if memory else 0
+    memory_percent = percent.read(quantities.parse_percent) if percent else 0
+    cores_percent = cores.read(quantities.parse_percent) if cores else None
+    if count is not None:
+        devices = count.read(quantities.parse_count)
+    elif memory or percent or cores:
+        devices = vendor.default_count
+        if not devices:
+            raise RequestError(
+                f"{path}.resources.limits[{vendor.count_resource}]", "missing; accepted: how many devices the rest is asked of"
+            )
+    else:
+        return None
+    if not devices:
+        return None
+    if not memory_mib and not memory_percent:
+        memory_mib = vendor.default_memory_mib
+        memory_percent = 0 if memory_mib else 100
+    elif memory_mib:
+        memory_percent = 0
+    if cores_percent is None:
+        cores_percent = vendor.whole_device_cores if memory_percent == 100 else vendor.default_cores
+    return DeviceRequest(vendor=vendor.name, count=devices, memory_mib=memory_mib, memory_percent=memory_percent, cores=cores_percent)
+
+
+def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_policy: str) -> PodRequest:
+    """What ``pod`` asks: of which vendors, on which devices, by which policies (those given where it names none).
+
+    Raises:
+        RequestError: something in it cannot be read.
+    """
+    containers: list[ContainerRequest] = []
+    asked: set[str] = set()
+    for container, kind, path in containers_in_order(pod):
+        requests = tuple(request for vendor in vendors if (request := read_container(vendor, container, path)) is not None)
+        asked.update(request.vendor for request in requests)
+        containers.append(ContainerRequest(name=container.name, kind=kind, requests=requests))
+    if not asked:
+        return PodRequest(containers=tuple(containers), priority=pod.spec.priority or 0)
+    annotations = pod.metadata.annotations
+    selectors: dict[str, Selectors] = {}
+    for vendor in vendors:
+        if vendor.name in asked and (chosen := _selectors(vendor, annotations)) != Selectors():
+            selectors[vendor.name] = chosen
+    wanted = _text(annotations, keys.NODE_POLICY) or node_policy
+    return PodRequest(
+        containers=tuple(containers),
+        selectors=selectors,
+        node_policy=wanted if wanted in NODE_POLICIES else NODE_POLICIES[0],
+        device_policy=_text(annotations, keys.DEVICE_POLICY) or device_policy,
+        weights=read_weights(annotations.get(keys.SCORING_WEIGHTS)),
+        priority=pod.spec.priority or 0,
+    )
+
+
+def _text(annotations: Mapping[str, str], key: str) -> str:
+    text = annotations.get(key, "").strip()
+    if len(text) > 256:
+        raise RequestError(annotation_field(key), f"{len(text)} characters; accepted: at most 256")
+    return text
+
+
+def _selectors(vendor: Vendor, annotations: Mapping[str, str]) -> Selectors:
+    try:
+        return read_selectors(vendor.selector_keys, annotations)
+    except QuantityError as exc:
+        raise RequestError(exc.field, f"{exc.given!r} is not accepted; accepted: {exc.accepted}") from exc
+
+
+def annotation_field(key: str) -> str:
+    """Field path of an annotation."""
+    return f"metadata.annotations[{key}]"
+
+
+def read_weights(text: str | None) -> Weights:
+    """The weights in annotation ``hami.io/device-scoring-weights``, as ``slot=1,core=1,memory=3``; all 1 where there is none.
+
+    Raises:
+        RequestError: not exactly the three, each once, none negative, one positive.
+    """
+    if text is None:
+        return Weights()
+    found: dict[str, int] = {}
+    if len(text) > 256:
+        raise _bad_weights(text, "at most 256 characters")
+    for entry in text.split(","):
+        name, _, number = (part.strip() for part in entry.partition("="))
+        if name not in _WEIGHT_NAMES:
+            raise _bad_weights(text, "expected slot, core, and memory weights")
+        if name in found:
+            raise _bad_weights(text, f'duplicate "{name}" weight')
+        digits = number.removeprefix("-")
+        if not digits.isascii() or not digits.isdigit() or len(digits) > 9:
+            raise _bad_weights(text, f'"{name}" weight must be a whole number')
+        if number.startswith("-"):
+            raise _bad_weights(text, f'"{name}" weight must not be negative')
+        found[name] = int(number)
+    if len(found) != len(_WEIGHT_NAMES):
+        raise _bad_weights(text, "expected slot, core, and memory weights")
+    if not any(found.values()):
+        raise _bad_weights(text, "at least one weight must be positive")
+    return Weights(slots=found["slot"], cores=found["core"], memory=found["memory"])
+
+
+def _bad_weights(text: str, detail: str) -> RequestError:
+    return RequestError(annotation_field(keys.SCORING_WEIGHTS), f"{text[:256]!r} is not accepted: {detail}")
+
+
+class AnnotatedRequest(NamedTuple):
+    """A resource that was written as an annotation, where nobody reads it (case A6)."""
+
+    annotation: str
+    resource: str
+
+    def __str__(self) -> str:
+        return (
+            f"{annotation_field(self.annotation)} has no effect; "
+            f"ask in spec.containers[*].resources.limits[{self.resource}] of the container that needs it"
+        )
+
+
+def annotated_requests(annotations: Mapping[str, str], vendors: Sequence[Vendor]) -> tuple[AnnotatedRequest, ...]:
+    """The resources of ours that ``annotations`` name, in the vendors' order."""
+    return tuple(AnnotatedRequest(name, name) for vendor in vendors for name in vendor.resources if name in annotations)
