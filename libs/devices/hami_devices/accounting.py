@@ -1,0 +1,65 @@
+"""What a pod is charged on each device: for slots, memory and cores, the largest of all the moments of its life.
+
+Ordinary init containers run one at a time, each beside the sidecars started before it; then application containers run beside all sidecars.
+So: effective = max(sidecars before + init, for each init container; all sidecars + applications), per device and dimension. When the init
+containers are over, what is left is the last term. The same figures are used at admission, at fit, in the ledger and after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hami_devices.model import Charge
+from hami_protocol.devices import ContainerKind, VendorAssignment
+
+Slot = tuple[str, str]
+"""Vendor and UUID."""
+Amount = tuple[int, int, int]
+"""Shares, MiB and cores."""
+NOTHING: Amount = (0, 0, 0)
+
+
+class Account:
+    """Adds up one pod's containers, in their order (init containers first)."""
+
+    __slots__ = ("_peak", "running")
+
+    def __init__(self) -> None:
+        self.running: dict[Slot, Amount] = {}
+        """What sidecars and applications so far hold at once."""
+        self._peak: dict[Slot, Amount] = {}
+
+    def add(self, kind: ContainerKind, shares: Iterable[tuple[Slot, int, int]]) -> None:
+        """Charge one container with its shares: device, MiB and cores of each."""
+        held: dict[Slot, Amount] = self.running if kind is not ContainerKind.INIT else dict(self.running)
+        for slot, memory_mib, cores in shares:
+            count, memory, percent = held.get(slot, NOTHING)
+            held[slot] = (count + 1, memory + memory_mib, percent + cores)
+        if kind is ContainerKind.INIT:
+            self._raise_peak(held)
+
+    def _raise_peak(self, held: dict[Slot, Amount]) -> None:
+        for slot, amount in held.items():
+            peak = self._peak.get(slot, NOTHING)
+            self._peak[slot] = (max(peak[0], amount[0]), max(peak[1], amount[1]), max(peak[2], amount[2]))
+
+    def charges(self) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+        """What the pod is charged while init containers may run, and when they are over; each by vendor and UUID."""
+        self._raise_peak(self.running)
+        return _as_charges(self._peak), _as_charges(self.running)
+
+
+def _as_charges(held: dict[Slot, Amount]) -> tuple[Charge, ...]:
+    return tuple(
+        Charge(uuid=uuid, vendor=vendor, shares=shares, memory_mib=memory, cores=cores)
+        for (vendor, uuid), (shares, memory, cores) in sorted(held.items())
+    )
+
+
+def charges_of(assignments: Sequence[VendorAssignment]) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
+    """What a pod with these assignments is charged while its init containers may run, and when they are over."""
+    account = Account()
+    for assignment in assignments:
+        for container in assignment.containers:
+            account.add(container.kind, (((assignment.vendor, s.uuid), s.memory_mib, s.cores) for s in container.shares))
+    return account.charges()
