@@ -66,7 +66,6 @@ class MemoryBus:
 
     async def ensure_streams(self, specs: Iterable[StreamSpec]) -> None:
         """Make or reconcile streams."""
-        self._require_up()
         for spec in specs:
             if (stream := self._streams.get(spec.name)) is None:
                 self._streams[spec.name] = _Stream(spec)
@@ -95,15 +94,13 @@ class MemoryBus:
         ack_wait_seconds: float = 30.0,
     ) -> AsyncIterator[AsyncIterator[Delivery]]:
         """Deliver from a stream; see the port."""
-        while not self._up or stream.name not in self._streams:  # as on a server that cannot be reached, or has no such stream yet
-            await self._changed.wait(None)
-        found = self._streams[stream.name]
-        consumer = found.consumer(durable, subjects, start, ack_wait_seconds)
+        deliveries = _Deliveries(self, stream.name, lambda found: found.consumer(durable, subjects, start, ack_wait_seconds))
+        deliveries.attach()
         try:
-            yield _Deliveries(self, consumer)
+            yield deliveries
         finally:
             if durable is None:
-                found.drop(consumer)
+                deliveries.detach()
 
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
         """The newest message kept on a subject."""
@@ -192,21 +189,35 @@ class _Delivery:
 class _Deliveries:
     """One reader of a consumer. Giving up a read, by cancellation, loses nothing."""
 
-    __slots__ = ("_bus", "_consumer")
-
-    def __init__(self, bus: MemoryBus, consumer: _Consumer) -> None:
+    def __init__(self, bus: MemoryBus, stream: str, find: Callable[[_Stream], _Consumer]) -> None:
         self._bus = bus
-        self._consumer = consumer
+        self._stream_name = stream
+        self._find = find
+        self._consumer: _Consumer | None = None
+
+    def attach(self) -> _Consumer | None:
+        """The consumer, unless the bus is down or has no such stream yet."""
+        stream = self._bus._streams.get(self._stream_name)  # noqa: SLF001 - one module, one mechanism
+        if self._consumer is None and stream is not None and self._bus.connected:
+            self._consumer = self._find(stream)
+        return self._consumer
+
+    def detach(self) -> None:
+        if self._consumer is not None:
+            self._bus._streams[self._stream_name].drop(self._consumer)  # noqa: SLF001
 
     def __aiter__(self) -> _Deliveries:
         return self
 
     async def __anext__(self) -> Delivery:
         while True:
-            taken = self._consumer.take(_now()) if self._bus.connected else None
+            if (consumer := self.attach()) is None:
+                await self._bus._changed.wait(None)  # noqa: SLF001
+                continue
+            taken = consumer.take(_now()) if self._bus.connected else None
             if taken is not None:
-                return _Delivery(self._bus, self._consumer, *taken, self._consumer.waiting)
-            await self._consumer.changed.wait(self._consumer.due() if self._bus.connected else None)
+                return _Delivery(self._bus, consumer, *taken, consumer.waiting)
+            await consumer.changed.wait(consumer.due() if self._bus.connected else None)
 
 
 class _Stream:

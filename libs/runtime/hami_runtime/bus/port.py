@@ -88,7 +88,7 @@ class Bus(Protocol):
         ...
 
     async def ensure_streams(self, specs: Iterable[StreamSpec]) -> None:
-        """Make the streams that are missing and reconcile the settings of those that differ."""
+        """Make the streams that are missing and reconcile the settings of those that differ; without a connection, as soon as there is one."""
         ...
 
     async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:

@@ -1,0 +1,289 @@
+"""The bus on NATS JetStream. Keeps one connection open, for ever: a new one is made, after a pause that grows, whenever it has ended.
+
+The streams that this process wants are made again on every new connection, and answers to questions subscribed again; readers see to
+themselves. Nothing is queued here: what cannot be kept now raises ``BusUnavailable``, and the outbox has its own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+from msgspec import DecodeError
+from nats.aio.msg import Msg
+
+from hami_protocol.envelope import Message
+from hami_protocol.subjects import StreamSpec
+from hami_runtime.bus import api
+from hami_runtime.bus.credentials import Credentials, tls_context
+from hami_runtime.bus.filters import matches
+from hami_runtime.bus.port import BusError, BusUnavailable, Delivery, MessageRefused, NoReply, StartAt
+from hami_runtime.bus.pulling import Reader, Source
+from hami_runtime.bus.session import NobodyListens, Session
+from hami_runtime.settings import ProcessSettings
+from hami_runtime.telemetry import OFF, Telemetry
+
+log = structlog.get_logger()
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+
+Handler = Callable[[bytes], Awaitable[bytes]]
+
+
+class JetStreamBus:
+    """A connection to NATS that comes back by itself; made by ``connect``."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        name: str,
+        credentials: Credentials,
+        tls: ssl.SSLContext | None,
+        storage: str,
+        replicas: int,
+        telemetry: Telemetry,
+    ) -> None:
+        self._servers = list(servers)
+        self._name = name
+        self._credentials = credentials
+        self._tls = tls
+        self._storage = storage
+        self._replicas = replicas
+        self._session: Session | None = None
+        self._opened = asyncio.Event()
+        self._specs: dict[str, StreamSpec] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._attempts = telemetry.counter("hami_bus_connection_attempts", "attempts to connect to NATS, by outcome")
+        self._publishes = telemetry.counter("hami_bus_publishes", "messages published, by outcome")
+        telemetry.gauge("hami_bus_connected", "1 while there is a connection to NATS", lambda: int(self.connected))
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._session is not None and not self._session.closed.is_set()
+
+    async def wait_connected(self) -> None:
+        """Return once there is a connection."""
+        await self.session()
+
+    async def ensure_streams(self, specs: Iterable[StreamSpec]) -> None:
+        """Make or reconcile streams now, and again at every new connection."""
+        self._specs |= {spec.name: spec for spec in specs}
+        if self._session is not None and self.connected:
+            await self._ensure(self._session)
+
+    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+        """Keep a message; see the port."""
+        try:
+            sequence = await self._publish(self._open_session(), message, timeout_seconds)
+        except BusError as exc:
+            self._publishes.add(1, {"outcome": "refused" if isinstance(exc, MessageRefused) else "unavailable"})
+            raise
+        self._publishes.add(1, {"outcome": "kept"})
+        return sequence
+
+    @asynccontextmanager
+    async def consume(
+        self,
+        stream: StreamSpec,
+        *,
+        subjects: Sequence[str],
+        durable: str | None = None,
+        start: StartAt | int = StartAt.ALL,
+        ack_wait_seconds: float = 30.0,
+    ) -> AsyncIterator[AsyncIterator[Delivery]]:
+        """Deliver from a stream; see the port."""
+        source = Source(stream=stream, subjects=tuple(subjects), durable=durable, start=start, ack_wait_seconds=ack_wait_seconds)
+        reader = Reader(self, source, name=self._name)
+        reading = asyncio.create_task(reader.run(), name=f"read {stream.name}")
+        try:
+            if start == StartAt.NEW and self.connected:
+                await reader.wait_attached()
+            yield reader
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+            await reader.finish()
+
+    async def last(self, stream: StreamSpec, subject: str) -> Message | None:
+        """The newest message kept on a subject."""
+        try:
+            answer = await api.call(self._open_session(), f"STREAM.MSG.GET.{stream.name}", {"last_by_subj": subject})
+        except api.NotThere:
+            return None
+        return api.kept_message(answer)
+
+    async def purge(self, stream: StreamSpec, subject: str) -> None:
+        """Remove what is kept on matching subjects."""
+        with suppress(api.NotThere):
+            await api.call(self._open_session(), f"STREAM.PURGE.{stream.name}", {"filter": subject})
+
+    async def request(self, subject: str, data: bytes, *, timeout_seconds: float) -> bytes:
+        """Ask whoever answers."""
+        try:
+            answer = await self._open_session().ask(subject, data, timeout_seconds=timeout_seconds)
+        except NobodyListens as exc:
+            raise NoReply(f"{subject}: nobody answers") from exc
+        except TimeoutError as exc:
+            raise NoReply(f"{subject}: no answer within {timeout_seconds:g} s") from exc
+        return bytes(answer.data)
+
+    @asynccontextmanager
+    async def answer(self, subject: str, handler: Handler) -> AsyncIterator[None]:
+        """Answer while the context is open, over all connections."""
+        if subject in self._handlers:
+            raise BusError(f"{subject}: this process answers it already")
+        self._handlers[subject] = handler
+        if self._session is not None and self.connected:
+            with suppress(BusUnavailable):
+                await self._answer(self._session, subject)
+        try:
+            yield
+        finally:
+            del self._handlers[subject]
+
+    # For readers
+
+    async def session(self) -> Session:
+        """The open session, once there is one."""
+        while self._session is None or self._session.closed.is_set():
+            await self._opened.wait()
+            await asyncio.sleep(0)
+        return self._session
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Send, if there is a connection."""
+        if self._session is not None:
+            with suppress(BusError):
+                await self._session.send(subject, data)
+
+    # How
+
+    async def keep_connected(self) -> None:
+        """Connect, and connect again, until cancelled."""
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        try:
+            while True:
+                try:
+                    session = await Session.open(self._servers, name=self._name, credentials=self._credentials, tls=self._tls)
+                    pause_seconds = _FIRST_PAUSE_SECONDS
+                    self._attempts.add(1, {"outcome": "connected"})
+                    await self._use(session)
+                except BusUnavailable as exc:
+                    self._attempts.add(1, {"outcome": "failed"})
+                    log.warning("NATS is not reachable", error=str(exc), again_in_seconds=round(pause_seconds, 2))
+                except Exception:
+                    log.exception("the connection to NATS failed in a way that nobody foresaw")
+                await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - spreads clients, keeps no secret
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    async def _use(self, session: Session) -> None:
+        """Offer a new connection to everybody and return when it has ended."""
+        self._session = session
+        try:
+            await self._ensure(session)
+            for subject in tuple(self._handlers):
+                await self._answer(session, subject)
+        except (BusError, DecodeError) as exc:
+            log.warning("NATS does not let us prepare", error=str(exc))
+        log.info("NATS is connected")
+        self._opened.set()
+        await session.closed.wait()
+        self._opened.clear()
+        log.warning("NATS has gone")
+
+    async def _ensure(self, session: Session) -> None:
+        for spec in self._specs.values():
+            await api.ensure_stream(session, spec, storage=self._storage, replicas=self._replicas)
+
+    async def _answer(self, session: Session, subject: str) -> None:
+        async def respond(msg: Msg) -> None:
+            handler = self._handlers.get(subject)
+            if handler is None:
+                return
+            try:
+                data = await handler(msg.data)
+            except Exception:
+                log.exception("a question could not be answered", subject=subject)
+                return
+            await self.tell(msg.reply, data)
+
+        await session.subscribe(subject, respond)
+
+    def _open_session(self) -> Session:
+        if self._session is None or self._session.closed.is_set():
+            raise BusUnavailable("not connected to NATS")
+        return self._session
+
+    async def _publish(self, session: Session, message: Message, timeout_seconds: float) -> int:
+        for again in (True, False):
+            try:
+                answer = await session.ask(message.subject, message.data, headers=message.headers, timeout_seconds=timeout_seconds)
+                return api.published(message.subject, answer)
+            except NobodyListens as exc:
+                if not any(matches(pattern, message.subject) for spec in self._specs.values() for pattern in spec.subjects):
+                    raise MessageRefused(f"{message.subject}: no stream keeps it") from exc
+                if again:  # somebody removed the stream, or the server lost it
+                    await self._ensure(session)
+            except TimeoutError as exc:
+                raise BusUnavailable(f"{message.subject}: not acknowledged within {timeout_seconds:g} s") from exc
+            except DecodeError as exc:
+                raise BusUnavailable(f"{message.subject}: the acknowledgement cannot be read: {exc}") from exc
+        raise BusUnavailable(f"{message.subject}: no stream keeps it now")
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    name: str,
+    credentials: Credentials | None = None,
+    tls: ssl.SSLContext | None = None,
+    storage: str = "file",
+    replicas: int = 1,
+    telemetry: Telemetry = OFF,
+) -> AsyncIterator[JetStreamBus]:
+    """A bus that connects in the background: the context opens whether NATS is there or not, and closes what it opened.
+
+    Args:
+        url: one or more servers, separated by commas.
+        name: shown by NATS' monitoring, as ``hami-scheduler``.
+        credentials: who we are.
+        tls: for TLS.
+        storage: ``file`` or ``memory``, for streams that have to be made.
+        replicas: of streams.
+        telemetry: where connections and publishes are counted.
+    """
+    bus = JetStreamBus(
+        [each.strip() for each in url.split(",") if each.strip()],
+        name=name,
+        credentials=credentials or Credentials(),
+        tls=tls,
+        storage=storage,
+        replicas=replicas,
+        telemetry=telemetry,
+    )
+    keeping = asyncio.create_task(bus.keep_connected(), name=f"{name} to NATS")
+    try:
+        yield bus
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+
+
+@asynccontextmanager
+async def connect_process(settings: ProcessSettings, *, name: str, telemetry: Telemetry = OFF) -> AsyncIterator[JetStreamBus]:
+    """``connect`` as a process's settings say."""
+    credentials, tls = Credentials.of(settings), tls_context(settings)
+    async with connect(settings.nats_url, name=name, credentials=credentials, tls=tls, telemetry=telemetry) as bus:
+        yield bus
