@@ -1,0 +1,6 @@
+"""Fake kubelets that speak the real protocols over real unix sockets: device plugins, PodResources, CDI, and pods' lives.
+
+``devices`` decides which device ids a container gets, ``checkpoint`` how that is written down, ``admission`` whether a pod is let in, ``cdi``
+what a container is given, ``status`` what is reported; none of them does I/O. ``plugins`` and ``pod_resources`` speak gRPC, ``containers``
+starts containers (which are files, timers or local processes), ``worker`` leads one pod through its life, ``kubelet`` ties a node together.
+"""
