@@ -1,0 +1,200 @@
+"""The verdict on one write: what is changed, what is refused and why. Pure: a request in, a decision out.
+
+Invariants:
+- A pod that asks for nothing of ours is allowed as it is, and so is one of another scheduler, in an exempt namespace, or with our opt-out label.
+- What a pod asks of ours and cannot be read is refused with the field's path. It is never taken for nothing.
+- Assignments are the scheduler's to write: whoever else puts one on a pod or into a Binding is refused, whatever the pod asks.
+- Reviewing what came out of a review changes nothing more.
+
+Order of the checks: facts of the protocol first (no containers, other scheduler), then what is asked, then policy, then quota.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from hami_devices.admission import Mutation
+from hami_devices.catalog import Catalog
+from hami_devices.model import PodRequest
+from hami_devices.requests import RequestError
+from hami_protocol import keys
+from hami_protocol.kubernetes import ObjectMeta, Pod
+from hami_protocol.pods import containers_in_order
+from hami_webhook.patch import Patch
+from hami_webhook.quota import QuotaBook, mentions
+from hami_webhook.wire import AdmissionRequest, Decision, Operation, UnreadableObject, read_binding, read_pod
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+ALLOWED: Final = Decision(allowed=True)
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+
+
+class PrivilegedPolicy(StrEnum):
+    """Which privileged containers are refused. A privileged container sees every card of its node, whatever it was given."""
+
+    CONTAINER = "container"
+    """One that asks for a share itself."""
+    POD = "pod"
+    """Any container of a pod that asks for a share."""
+    ALLOW = "allow"
+    """None."""
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """What an installation has decided."""
+
+    scheduler_name: str = "hami-scheduler"
+    overwrite_default_scheduler: bool = True
+    """Whether a pod that names ``default-scheduler`` is taken over; one that names none always is."""
+    privileged: PrivilegedPolicy = PrivilegedPolicy.CONTAINER
+    exempt_namespaces: frozenset[str] = frozenset({"kube-system"})
+    trusted_users: frozenset[str] = frozenset()
+    """Who may write every system annotation: our own services' accounts."""
+    vendor_writers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Who else may write which: a vendor's own plugin its own keys."""
+
+
+class Reviewer:
+    """Judges writes under one policy, with the quotas as they are known now."""
+
+    def __init__(self, catalog: Catalog, policy: Policy, quotas: QuotaBook) -> None:
+        self._catalog = catalog
+        self._policy = policy
+        self._quotas = quotas
+        self._managed = frozenset(catalog.managed_resources)
+        self._touches_all = any(vendor.idle_env for vendor in catalog.vendors)
+
+    def mutate(self, request: AdmissionRequest, *, traceparent: str = "") -> Decision:
+        """The verdict on a pod that is being created, with what is to be changed on it.
+
+        Args:
+            request: any request; what is no creation of a pod is allowed.
+            traceparent: trace context to put on a pod of ours that has none.
+        """
+        return self._created(request, traceparent=traceparent)
+
+    def validate(self, request: AdmissionRequest) -> Decision:
+        """The verdict on a pod or Binding in its final form: the same refusals, and nobody but ours changes an assignment later."""
+        if request.namespace in self._policy.exempt_namespaces or request.resource.resource != "pods":
+            return ALLOWED
+        try:
+            if request.sub_resource == "binding" and request.operation == "CREATE":
+                return self._forged(request, ObjectMeta(), read_binding(request.object).metadata) or ALLOWED
+            if request.operation == "UPDATE" and request.sub_resource in ("", "status", "resize", "ephemeralcontainers"):
+                before = read_pod(request.old_object, field_path="request.oldObject").metadata
+                return self._forged(request, before, read_pod(request.object).metadata) or ALLOWED
+        except UnreadableObject as exc:
+            return _unreadable(str(exc))
+        decision = self._created(request)
+        return msgspec.structs.replace(decision, patch=(), warnings=()) if decision.allowed else decision
+
+    def _created(self, request: AdmissionRequest, *, traceparent: str = "") -> Decision:
+        if (request.resource.resource, request.sub_resource, request.operation) != ("pods", "", "CREATE"):
+            return ALLOWED
+        if request.namespace in self._policy.exempt_namespaces:
+            return ALLOWED
+        try:
+            pod = read_pod(request.object)
+        except UnreadableObject as exc:
+            return _unreadable(str(exc))
+        if forged := self._forged(request, ObjectMeta(), pod.metadata):
+            return forged
+        if pod.metadata.labels.get(keys.WEBHOOK) == keys.WEBHOOK_IGNORE:
+            return ALLOWED
+        if not pod.spec.containers:
+            return _refused("pod has no containers")
+        return self._judge(request, pod, traceparent)
+
+    def _judge(self, request: AdmissionRequest, pod: Pod, traceparent: str) -> Decision:
+        warnings = tuple(str(annotated) for annotated in self._catalog.annotated_requests(pod))
+        if not mentions(pod, self._managed) and not self._touches_all:
+            return Decision(allowed=True, warnings=warnings) if warnings else ALLOWED
+        if self._of_another_scheduler(pod):
+            return Decision(allowed=True, message="pod already has different scheduler assigned")
+        try:
+            mutations = self._catalog.mutations(pod)
+            asked = self._catalog.read_pod(pod)
+        except RequestError as exc:
+            return Decision(allowed=False, code=422, reason="Invalid", message=str(exc))
+        if asked.asks and (reason := self._refusal(request, pod, asked)):
+            return _refused(reason)
+        return Decision(allowed=True, patch=self._patch(request, pod, asked, mutations, traceparent), warnings=warnings)
+
+    def _of_another_scheduler(self, pod: Pod) -> bool:
+        named, ours = pod.spec.scheduler_name, self._policy.scheduler_name
+        if not named or (ours and named == ours):
+            return False
+        return named != DEFAULT_SCHEDULER or not self._policy.overwrite_default_scheduler
+
+    def _refusal(self, request: AdmissionRequest, pod: Pod, asked: PodRequest) -> str | None:
+        """Why a pod that asks for devices is not let in, although what it asks can be read."""
+        if (privileged := self._privileged(pod, asked)) is not None:
+            return f"container {privileged} is privileged"
+        if pod.spec.node_name and self._policy.scheduler_name:
+            return "pod has node assigned"
+        for annotated in self._catalog.annotated_requests(pod):
+            if self._asked_nowhere_else(pod, asked, annotated.resource):
+                return str(annotated)
+        return self._quotas.refusal(request.namespace or pod.metadata.namespace, asked)
+
+    def _privileged(self, pod: Pod, asked: PodRequest) -> str | None:
+        """The first privileged container that the policy refuses."""
+        if self._policy.privileged is PrivilegedPolicy.ALLOW:
+            return None
+        whole_pod = self._policy.privileged is PrivilegedPolicy.POD
+        for (container, _, _), request in zip(containers_in_order(pod), asked.containers, strict=True):
+            if container.security_context and container.security_context.privileged and (whole_pod or request.requests):
+                return container.name
+        return None
+
+    def _asked_nowhere_else(self, pod: Pod, asked: PodRequest, resource: str) -> bool:
+        """Whether ``resource`` of a vendor that the pod asks is in no container, so that an annotation of it can only be a mistake."""
+        vendors = {request.vendor for container in asked.containers for request in container.requests}
+        if not any(resource in self._catalog.vendor(name).resources for name in vendors):
+            return False
+        return not mentions(pod, frozenset({resource}))
+
+    def _patch(
+        self, request: AdmissionRequest, pod: Pod, asked: PodRequest, mutations: tuple[Mutation, ...], traceparent: str
+    ) -> tuple[Operation, ...]:
+        wants_trace = asked.asks and traceparent and not _TRACE_PARENT.fullmatch(pod.metadata.annotations.get(keys.TRACE_PARENT, ""))
+        claims = asked.asks and self._policy.scheduler_name and pod.spec.scheduler_name != self._policy.scheduler_name
+        if not (mutations or wants_trace or claims):
+            return ()
+        patch = Patch(msgspec.json.decode(request.object))
+        if claims:
+            patch.set(("spec", "schedulerName"), self._policy.scheduler_name)
+        patch.apply(mutations)
+        if wants_trace:
+            patch.set(("metadata", "annotations", keys.TRACE_PARENT), traceparent)
+        return patch.operations
+
+    def _forged(self, request: AdmissionRequest, before: ObjectMeta, after: ObjectMeta) -> Decision | None:
+        """A refusal where somebody who may not do so sets, changes or removes an assignment."""
+        user = request.user_info.username
+        if user in self._policy.trusted_users:
+            return None
+        theirs = self._policy.vendor_writers.get(user, frozenset())
+        changed = sorted(
+            key for key in self._catalog.system_pod_keys if before.annotations.get(key) != after.annotations.get(key) and key not in theirs
+        )
+        if changed:
+            return _refused(f"metadata.annotations[{changed[0]}] is written by the scheduler and the registry alone")
+        label = keys.ASSIGNED_NODE
+        if before.labels.get(label) != after.labels.get(label) and label not in theirs:
+            return _refused(f"metadata.labels[{label}] is written by the scheduler alone")
+        return None
+
+
+def _refused(message: str) -> Decision:
+    return Decision(allowed=False, code=403, reason="Forbidden", message=message)
+
+
+def _unreadable(message: str) -> Decision:
+    return Decision(allowed=False, code=400, reason="BadRequest", message=message)

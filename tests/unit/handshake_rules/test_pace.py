@@ -1,0 +1,150 @@
+"""When annotations are patched: the protocol's intervals, and never more than the budget."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_registry.rules import Outcome, PatchNode, Rules
+from hami_registry.timetable import Budget
+
+from .conftest import START, Driver, a_report, register_text
+from .test_liveness import heartbeats
+
+
+def test_reported_follows_every_registration_and_requesting_comes_every_15_seconds(driver: Driver) -> None:
+    driver.node()
+    driver.run(120, each_second=heartbeats(driver))
+    assert driver.handshakes("Reported") == [pytest.approx(at, abs=0.01) for at in (0, 30, 60, 90, 120)]
+    assert driver.handshakes("Requesting") == [pytest.approx(7.5 + 15 * n, abs=0.01) for n in range(8)]
+
+
+def test_handshakes_have_the_forms_of_the_protocol(driver: Driver) -> None:
+    driver.node()
+    driver.report(a_report())
+    driver.run(1)
+    assert driver.annotations["n1"][keys.handshake("nvidia")] == "Reported 2026-01-01 00:00:00.000000000 +0000 UTC m=+0.000000000"
+    driver.run(7)
+    assert driver.annotations["n1"][keys.handshake("nvidia")] == "Requesting_2026-01-01 00:00:07"
+    assert keys.LEGACY_HANDSHAKE not in driver.annotations["n1"]
+
+
+def test_the_bare_handshake_is_written_too_where_it_is_asked_for() -> None:
+    rules = Rules(Catalog().vendors, legacy_handshake=True)
+    rules.take_over(0.0)
+    driver = Driver(rules)
+    driver.node()
+    driver.report(a_report())
+    driver.run(1)
+    assert driver.annotations["n1"][keys.LEGACY_HANDSHAKE] == driver.annotations["n1"][keys.handshake("nvidia")]
+
+
+def test_an_unavailable_node_keeps_its_last_handshake(driver: Driver) -> None:
+    driver.node()
+    driver.report(a_report())
+    driver.run(600)
+    assert driver.annotations["n1"][keys.handshake("nvidia")] == "Requesting_2026-01-01 00:00:52"
+
+
+def test_the_record_is_patched_when_it_changes_and_only_then(driver: Driver) -> None:
+    driver.node()
+    driver.run(100, each_second=heartbeats(driver))
+    assert [at for at, _ in driver.records()] == [0.0]
+    assert register_text(driver) == "GPU-n1,10,24576,100,NVIDIA-A10,0,true:"
+    driver.report(a_report(generation=2, memory_mib=20000))
+    driver.run(1)
+    assert driver.records()[1][1] == {keys.register("nvidia"): "GPU-n1,10,20000,100,NVIDIA-A10,0,true:", keys.generation("nvidia"): "2"}
+
+
+def test_a_record_that_is_there_already_is_not_written_again(driver: Driver) -> None:
+    driver.node(
+        **{
+            keys.register("nvidia"): "GPU-n1,10,24576,100,NVIDIA-A10,0,true:",
+            keys.generation("nvidia"): "1",
+            keys.ALLOCATION_MODE: "envvar",
+        }
+    )
+    driver.report(a_report())
+    driver.run(100)
+    assert driver.records() == []
+
+
+def test_a_record_that_somebody_removed_is_put_back(driver: Driver) -> None:
+    driver.node()
+    driver.report(a_report())
+    driver.run(1)
+    driver.annotations["n1"].pop(keys.register("nvidia"))
+    driver.node()
+    driver.run(3)
+    assert register_text(driver) == "GPU-n1,10,24576,100,NVIDIA-A10,0,true:"
+
+
+def test_pair_scores_stand_beside_the_record_and_go_when_they_are_withdrawn(driver: Driver) -> None:
+    driver.node()
+    driver.report(a_report(pair_scores={"GPU-1": {"GPU-2": 100}}))
+    driver.run(1)
+    assert driver.annotations["n1"][keys.NODE_PAIR_SCORES] == '[{"uuid":"GPU-1","score":{"GPU-2":100}}]'
+    driver.report(a_report(generation=2))
+    driver.run(1)
+    assert keys.NODE_PAIR_SCORES not in driver.annotations["n1"]
+
+
+def test_a_failed_patch_comes_again_later_and_later(driver: Driver) -> None:
+    driver.node()
+    driver.report(a_report())
+    tried: list[float] = []
+
+    def fail(command: object) -> Outcome:
+        if isinstance(command, PatchNode) and command.word is None:
+            tried.append(driver.now)
+            return Outcome.RETRY
+        return Outcome.DONE
+
+    driver.outcome = fail
+    driver.run(20, each_second=heartbeats(driver))
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert len(tried) >= 4
+    assert gaps == sorted(gaps)
+
+
+def test_the_budget_holds_in_every_window_of_a_second() -> None:
+    budget = Budget(50)
+    now, spent = 0.0, []
+    for _ in range(500):
+        now = budget.free_at(now)
+        budget.spend(now)
+        spent.append(now)
+    assert all(spent[place + 50] - spent[place] >= 1.0 for place in range(450))
+
+
+@pytest.mark.parametrize("nodes", [500, 2_000, 10_000])
+def test_all_node_patches_together_stay_within_50_a_second_and_every_node_has_its_turn(nodes: int) -> None:
+    rules = Rules(Catalog().vendors)
+    rules.nodes_synced()
+    rules.take_over(0.0)
+    driver = Driver(rules)
+    names = [f"n{place}" for place in range(nodes)]
+    reports = [a_report(name) for name in names]
+    for name in names:
+        driver.node(name)
+    patched: list[float] = []
+    touched: set[str] = set()
+    seconds = 90 if nodes == 500 else 900
+    for second in range(seconds):
+        driver.now = float(second)
+        for report in reports[second % 30 :: 30]:
+            driver.report(report)
+        for tenth in range(10):
+            driver.now = second + tenth / 10
+            for command in rules.due(driver.now, START + timedelta(seconds=driver.now)):
+                rules.settle(command, Outcome.DONE, driver.now, sequence=driver.sequence)
+                if isinstance(command, PatchNode):
+                    patched.append(driver.now)
+                    touched.add(command.key.node) if command.word else None
+    assert all(later - earlier >= 1.0 for earlier, later in zip(patched, patched[50:], strict=False))
+    assert len(touched) == nodes
+    assert all(view.alive for view in rules.inventory(driver.now, START))
