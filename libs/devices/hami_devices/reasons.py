@@ -6,8 +6,9 @@ detail says what was asked, what there is, and what would fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from hami_devices.model import UNRESOLVABLE, DeviceRequest, DeviceState, Reason, Selectors
 from hami_devices.selectors import mode_accepted, type_accepted, uuid_accepted
@@ -57,47 +58,13 @@ class Misfit:
         return where + "; ".join(sentences)
 
 
-def _sentence(misfit: Misfit, reason: Reason) -> str:  # noqa: PLR0911  # a table
-    request, devices = misfit.request, misfit.devices
-    count = misfit.counts[reason]
-    match reason:
-        case Reason.DEVICE_COUNT:
-            return f"asks {_cards(request.count)}, node has {len(devices)}{_suggest(f'{len(devices)} or fewer' if devices else '')}"
-        case Reason.PARTIAL:
-            return f"asks {_cards(request.count)}, {count} would do"
-        case Reason.MEMORY:
-            return _memory(misfit)
-        case Reason.CORES:
-            free = max(state.device.cores - state.used_cores for state in devices)
-            return f"needs {request.cores} % of one card's cores, most free {max(free, 0)}"
-        case Reason.SLOTS:
-            return f"all shares taken on {count} of {len(devices)} cards"
-        case Reason.EXCLUSIVE:
-            return f"needs a card that nobody uses, {count} of {len(devices)} are in use"
-        case Reason.CORES_EXHAUSTED:
-            return f"all cores taken on {count} of {len(devices)} cards"
-        case Reason.TYPE:
-            return _types(misfit)
-        case Reason.UUID:
-            return (
-                f"UUID not accepted on {count} of {len(devices)} cards: {_wanted(misfit.selectors.use_uuids, misfit.selectors.avoid_uuids)}"
-            )
-        case Reason.NUMA:
-            return f"asks {_cards(request.count)} on one NUMA node, {count} more are on others"
-        case Reason.HEALTH:
-            return f"{count} of {len(devices)} cards unhealthy"
-        case Reason.CORDON:
-            return f"{count} of {len(devices)} cards cordoned"
-        case Reason.UNREGISTERED:
-            return f"node has registered no {request.vendor} device"
-        case Reason.UNAVAILABLE:
-            return f"node has not registered its {request.vendor} devices for a while"
-        case Reason.FENCED:
-            return "a record on the node, or of a pod on it, cannot be read"
-        case Reason.MIG:
-            return f"{count} of {len(devices)} cards are cut into MIG instances"
-        case _:
-            return str(reason)
+def _sentence(misfit: Misfit, reason: Reason) -> str:
+    text = _PLAIN.get(reason)
+    if text is None:
+        return _FIGURES[reason](misfit) if reason in _FIGURES else str(reason)
+    return text.format(
+        count=misfit.counts[reason], total=len(misfit.devices), asks=_cards(misfit.request.count), vendor=misfit.request.vendor
+    )
 
 
 def _cards(count: int) -> str:
@@ -139,3 +106,40 @@ def _wanted(use: tuple[str, ...], avoid: tuple[str, ...]) -> str:
     if avoid:
         parts.append(f"avoids {', '.join(avoid[:4])}")
     return " and ".join(parts) or "asks another vendor"
+
+
+def _device_count(misfit: Misfit) -> str:
+    has = len(misfit.devices)
+    return f"asks {_cards(misfit.request.count)}, node has {has}{_suggest(f'{has} or fewer' if has else '')}"
+
+
+def _cores(misfit: Misfit) -> str:
+    free = max(state.device.cores - state.used_cores for state in misfit.devices)
+    return f"needs {misfit.request.cores} % of one card's cores, most free {max(free, 0)}"
+
+
+def _uuids(misfit: Misfit) -> str:
+    wanted = _wanted(misfit.selectors.use_uuids, misfit.selectors.avoid_uuids)
+    return f"UUID not accepted on {misfit.counts[Reason.UUID]} of {len(misfit.devices)} cards: {wanted}"
+
+
+_PLAIN: Final[dict[Reason, str]] = {
+    Reason.UNREGISTERED: "node has registered no {vendor} device",
+    Reason.UNAVAILABLE: "node has not registered its {vendor} devices for a while",
+    Reason.FENCED: "a record on the node, or of a pod on it, cannot be read",
+    Reason.HEALTH: "{count} of {total} cards unhealthy",
+    Reason.CORDON: "{count} of {total} cards cordoned",
+    Reason.NUMA: "asks {asks} on one NUMA node, {count} more are on others",
+    Reason.SLOTS: "all shares taken on {count} of {total} cards",
+    Reason.EXCLUSIVE: "needs a card that nobody uses, {count} of {total} are in use",
+    Reason.CORES_EXHAUSTED: "all cores taken on {count} of {total} cards",
+    Reason.MIG: "{count} of {total} cards are cut into MIG instances",
+    Reason.PARTIAL: "asks {asks}, {count} would do",
+}
+_FIGURES: Final[dict[Reason, Callable[[Misfit], str]]] = {
+    Reason.DEVICE_COUNT: _device_count,
+    Reason.TYPE: _types,
+    Reason.UUID: _uuids,
+    Reason.MEMORY: _memory,
+    Reason.CORES: _cores,
+}

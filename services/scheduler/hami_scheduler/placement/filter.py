@@ -1,0 +1,197 @@
+"""Which of the candidates is best: judged in columns, ordered by the node policy, and fitted exactly on the best. Changes nothing.
+
+``binpack`` takes the fullest node that fits, ``spread`` the emptiest; ties end at the lowest name. In ``ranked`` placement all fitting nodes
+are told, best first, and ``priorities`` turns their scores into the extender's 0 to 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hami_devices.model import PodRequest, Reason
+from hami_devices.reasons import Misfit
+from hami_protocol.events import NodeShortfall
+from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, judge_all, node_scores
+from hami_scheduler.placement.outcomes import Placement, Refusal
+from hami_scheduler.placement.table import Flags, Ints
+
+if TYPE_CHECKING:
+    from hami_scheduler.placement.state import ClusterState
+
+NEAREST: Final = 3
+MAX_PRIORITY: Final = 10
+_SUMMARY_REASONS: Final = 4
+
+
+class Judged:
+    """What the columns say about the candidates."""
+
+    def __init__(self, state: ClusterState, request: PodRequest, candidates: Sequence[str]) -> None:
+        if not request.asks:
+            raise ValueError("a pod that asks for no device is not ours to place")
+        self._state = state
+        self.request = request
+        numbers = state.numbers(candidates)
+        self.unknown = [candidates[place] for place in np.flatnonzero(numbers < 0).tolist()]
+        numbers = numbers[numbers >= 0]
+        asked: Flags = np.zeros(state.width, np.bool_)
+        asked[numbers] = True
+        self.numbers: Ints = np.flatnonzero(asked)
+        view: View = slice(0, state.width) if 2 * self.numbers.size >= state.width else self.numbers
+        self.verdicts: Verdicts = judge_all(state, request, view)
+        self._places: View = self.numbers if isinstance(view, slice) else slice(None)
+        self.ids = self.verdicts.ids[self._places]
+        self.scores: Scores = node_scores(state, view)[self._places]
+
+    @property
+    def count(self) -> int:
+        """How many nodes were asked about, each once."""
+        return self.numbers.size + len(set(self.unknown))
+
+    def best_first(self) -> Ints:
+        """Places of the nodes that fit, in the order of the policy."""
+        fitting = np.flatnonzero(self.ids == FITS)
+        ranks = self._state.name_ranks()[self.numbers[fitting]]
+        return fitting[np.lexsort((ranks, self._worse(fitting)))]
+
+    def best(self) -> int | None:
+        """Place of the best node that fits."""
+        fitting = np.flatnonzero(self.ids == FITS)
+        if not fitting.size:
+            return None
+        worse = self._worse(fitting)
+        equal = fitting[worse == worse.min()]
+        return int(equal[self._state.name_ranks()[self.numbers[equal]].argmin()])
+
+    def _worse(self, places: Ints) -> Scores:
+        scores = self.scores[places]
+        return scores if self.request.node_policy == "spread" else -scores
+
+    def name(self, place: int) -> str:
+        """The node's name."""
+        return str(self._state.names[self.numbers[place]])
+
+    def exclude(self, place: int, misfit: Misfit) -> None:
+        """The specification overrules the columns on this node."""
+        self.ids[place] = self.verdicts.text_id(misfit.text, misfit.unresolvable)
+
+    def refused(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Why not, by node: where a release may help, and where none does."""
+        texts = np.array(self.verdicts.texts, dtype=object)
+        hopeless = np.array(self.verdicts.unresolvable)[self.ids]
+        failed = self._texts(texts, np.flatnonzero((self.ids != FITS) & ~hopeless))
+        unresolvable = self._texts(texts, np.flatnonzero(hopeless))
+        unresolvable.update(dict.fromkeys(self.unknown, str(Reason.UNREGISTERED)))
+        return failed, unresolvable
+
+    def _texts(self, texts: npt.NDArray[np.object_], places: Ints) -> dict[str, str]:
+        return dict(zip(self._state.names[self.numbers[places]].tolist(), texts[self.ids[places]].tolist(), strict=True))
+
+    def reasons(self) -> dict[str, int]:
+        """How many nodes each text is said of, the most frequent first."""
+        totals = np.bincount(self.ids, minlength=len(self.verdicts.texts)).tolist()
+        counts: dict[str, int] = {}
+        for number, total in enumerate(totals):
+            if total and number != FITS:
+                text = self.verdicts.texts[number]
+                counts[text] = counts.get(text, 0) + total
+        if self.unknown:
+            counts[Reason.UNREGISTERED] = counts.get(Reason.UNREGISTERED, 0) + len(set(self.unknown))
+        return {str(text): count for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
+
+    def nearest(self, limit: int) -> tuple[NodeShortfall, ...]:
+        """The nodes that come nearest: the most devices that would do, then the most free memory on one, then the name."""
+        places = np.flatnonzero(self.ids != FITS)
+        if not places.size:
+            return ()
+        free = self._free_memory()[places]
+        resolvable = ~np.array(self.verdicts.unresolvable)[self.ids[places]]
+        ranks = self._state.name_ranks()[self.numbers[places]]
+        able = self.verdicts.able[self._places][places]
+        chosen = places[np.lexsort((ranks, -free, -able, ~resolvable))[:limit]]
+        return tuple(self._shortfall(int(place)) for place in chosen)
+
+    def _free_memory(self) -> Ints:
+        vendors = [asked.vendor for container in self.request.containers for asked in container.requests]
+        table = self._state.tables.get(vendors[0])
+        if table is None or not table.places:
+            return np.zeros(self.numbers.size, np.int64)
+        free: Ints = (table.total_memory[:, self.numbers] - table.used_memory[:, self.numbers]).max(axis=0)
+        return free
+
+    def _shortfall(self, place: int) -> NodeShortfall:
+        misfit = self._state.fit(int(self.numbers[place]), self.request)
+        name = self.name(place)
+        if not isinstance(misfit, Misfit):
+            return NodeShortfall(node=name, reason=self.verdicts.texts[int(self.ids[place])])
+        return NodeShortfall(node=name, reason=misfit.text, detail=detail_of(self._state, name, misfit))
+
+
+def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
+    """The figures, and what fences the node where that is the reason."""
+    if Reason.FENCED in misfit.counts:
+        return f"{misfit.detail}: {'; '.join(state.fences(node).values())}"
+    return misfit.detail
+
+
+def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *, ranked: bool) -> Placement | Refusal:
+    """Find the best of ``candidates``; see ``ClusterState.judge``."""
+    judged = Judged(state, request, candidates)
+    while (best := judged.best()) is not None:
+        fit = state.fit(int(judged.numbers[best]), request)
+        if isinstance(fit, Misfit):
+            judged.exclude(best, fit)
+            continue
+        failed, unresolvable = judged.refused()
+        fitting: tuple[tuple[str, float], ...] = ()
+        if ranked:
+            order = judged.best_first()
+            names = state.names[judged.numbers[order]].tolist()
+            fitting = tuple(zip(names, judged.scores[order].tolist(), strict=True))
+        return Placement(
+            node=judged.name(best),
+            assignments=fit.assignments,
+            charges=fit.charges,
+            running_charges=fit.running_charges,
+            score=float(judged.scores[best]),
+            fitting_count=int((judged.ids == FITS).sum()),
+            fitting=fitting,
+            failed=failed,
+            unresolvable=unresolvable,
+        )
+    return _refusal(judged)
+
+
+def _refusal(judged: Judged) -> Refusal:
+    failed, unresolvable = judged.refused()
+    reasons = judged.reasons()
+    nearest = judged.nearest(NEAREST)
+    return Refusal(
+        failed=failed, unresolvable=unresolvable, summary=summarise(judged.count, reasons, nearest), reasons=reasons, nearest=nearest
+    )
+
+
+def summarise(nodes: int, reasons: Mapping[str, int], nearest: Sequence[NodeShortfall]) -> str:
+    """One sentence: on how many nodes it was tried, why not, and what comes nearest."""
+    said = [f"{count} {text}" for text, count in list(reasons.items())[:_SUMMARY_REASONS]]
+    left = sum(list(reasons.values())[_SUMMARY_REASONS:])
+    if left:
+        said.append(f"{left} for other reasons")
+    sentence = f"0/{nodes} nodes fit: {'; '.join(said) or 'there is none'}"
+    return f"{sentence}. Nearest is {nearest[0].node}: {nearest[0].detail}" if nearest and nearest[0].detail else sentence
+
+
+def priorities(fitting: Sequence[tuple[str, float]], node_policy: str) -> dict[str, int]:
+    """The extender's scores for nodes that fit: 10 for the best by the policy, 0 for the worst, between them in proportion."""
+    if not fitting:
+        return {}
+    scores = [score for _, score in fitting]
+    low, high = min(scores), max(scores)
+    if low == high:
+        return {node: MAX_PRIORITY for node, _ in fitting}
+    best, worst = (low, high) if node_policy == "spread" else (high, low)
+    return {node: round(MAX_PRIORITY * (score - worst) / (best - worst)) for node, score in fitting}

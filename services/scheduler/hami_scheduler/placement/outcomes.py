@@ -1,0 +1,84 @@
+"""What the placement core answers: a node and its shares, or why there is none. Values; no rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hami_devices.model import Charge
+from hami_protocol.devices import VendorAssignment
+from hami_protocol.events import NodeShortfall
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """A node on which the pod fits, and what it gets there."""
+
+    node: str
+    assignments: tuple[VendorAssignment, ...]
+    charges: tuple[Charge, ...]
+    """While its init containers may run."""
+    running_charges: tuple[Charge, ...]
+    """When they are over."""
+    score: float
+    """How full the node was, 0 to 30; whether high or low is better is the policy's."""
+    fitting_count: int = 1
+    """On how many of the candidates it fits."""
+    fitting: tuple[tuple[str, float], ...] = ()
+    """All of those with their scores, best first; only where they were asked for (placement ``ranked``)."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Why not, for each candidate where a release may help."""
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    """Why not, for each candidate where none helps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """The pod fits on none of the candidates."""
+
+    failed: Mapping[str, str]
+    unresolvable: Mapping[str, str]
+    summary: str
+    """One sentence with figures, for an Event."""
+    reasons: Mapping[str, int]
+    """Short text to number of nodes."""
+    nearest: tuple[NodeShortfall, ...]
+    """The nodes that come nearest, with figures."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceVerdict:
+    """One device, seen by the container that did not fit (or by the first one, where all did)."""
+
+    uuid: str
+    type: str
+    reason: str
+    """Empty where it would do."""
+    free_shares: int
+    free_memory_mib: int
+    free_cores: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeVerdict:
+    """One node in an explanation."""
+
+    node: str
+    fits: bool
+    score: float
+    reason: str = ""
+    detail: str = ""
+    unresolvable: bool = False
+    devices: tuple[DeviceVerdict, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """Why a pod would be where it would be, or why nowhere, from the state at the moment of asking."""
+
+    node: str
+    """Where it would be placed; empty for nowhere."""
+    summary: str
+    reasons: Mapping[str, int]
+    nodes: tuple[NodeVerdict, ...]
+    """The nodes asked about; where none were named, the best or the nearest ones."""

@@ -1,0 +1,371 @@
+"""The cluster as the scheduler sees it: devices in columns, entries in the ledger, and the one writer that keeps the two in step.
+
+Invariants, checked by ``validate``: what is charged on a device is what the entries on its node add up to there; a node's sums are the sums
+over its devices. An event changes the columns of the node that it is about; nothing is rebuilt or copied per request.
+Not thread-safe: one event loop owns it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+
+from hami_devices.accounting import charges_of
+from hami_devices.catalog import Catalog
+from hami_devices.fit import NodeFit, fit_node
+from hami_devices.model import Charge, DeviceState, PodRequest, Reason
+from hami_devices.reasons import Misfit
+from hami_devices.topology import PairScores
+from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
+from hami_scheduler.placement import explain, filter  # noqa: A004  # the verb of the extender protocol
+from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, Phase, hold
+from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
+from hami_scheduler.placement.table import Flags, Ints, Sums, Table
+
+_FIRST_ROOM: Final = 64
+
+
+class ClusterState:
+    """Nodes with their devices, and which pods hold what on them."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._ledger = Ledger()
+        self._numbers: dict[str, int] = {}
+        self._free: list[int] = []
+        self._next = 0
+        self._room = _FIRST_ROOM
+        self.sums = Sums(self._room)
+        self.names = np.full(self._room, "", dtype=object)
+        """Node number to name; empty where there is none."""
+        self.known: Flags = np.zeros(self._room, np.bool_)
+        self.fenced: Flags = np.zeros(self._room, np.bool_)
+        self.tables: dict[str, Table] = {}
+        self._pair_scores: dict[int, PairScores] = {}
+        self._fences: dict[str, dict[str, str]] = {}
+        self._unavailable: dict[str, set[str]] = {}
+        self._ranks: Ints | None = None
+
+    # Nodes
+
+    def upsert_node(
+        self,
+        name: str,
+        devices: Mapping[str, Sequence[RegisteredDevice]],
+        *,
+        cordoned: frozenset[str] = frozenset(),
+        pair_scores: PairScores | None = None,
+    ) -> None:
+        """Make ``devices`` (by vendor) what the node has; what its pods hold stays charged.
+
+        Args:
+            name: of the node.
+            devices: by the vendor's common word; a vendor left out has none there.
+            cordoned: UUIDs that take no new shares.
+            pair_scores: how well pairs of its devices are linked, where it says so.
+        """
+        node = self._number(name)
+        for vendor in devices:
+            if vendor not in self.tables:
+                self._catalog.vendor(vendor)
+                self.tables[vendor] = table = Table(vendor, self.sums, self._room)
+                for other in self._unavailable.get(vendor, ()):
+                    if other in self._numbers:
+                        table.available[self._numbers[other]] = False
+        for vendor, table in self.tables.items():
+            table.set_node(node, devices.get(vendor, ()), cordoned, self._charges_on(name, vendor))
+        if pair_scores:
+            self._pair_scores[node] = pair_scores
+        else:
+            self._pair_scores.pop(node, None)
+
+    def remove_node(self, name: str) -> None:
+        """Forget the node's devices. Entries of its pods stay until the pods are gone."""
+        node = self._numbers.pop(name, None)
+        if node is None:
+            return
+        for table in self.tables.values():
+            table.set_node(node, (), frozenset(), ())
+            table.available[node] = True
+        self._pair_scores.pop(node, None)
+        for nodes in self._unavailable.values():
+            nodes.discard(name)
+        self.names[node] = ""
+        self.known[node] = self.fenced[node] = False
+        self._free.append(node)
+        self._ranks = None
+
+    def set_available(self, name: str, vendor: str, available: bool) -> None:
+        """Say whether the node still registers its devices of ``vendor``; while not, they take no new pods."""
+        nodes = self._unavailable.setdefault(vendor, set())
+        (nodes.discard if available else nodes.add)(name)
+        if vendor in self.tables and name in self._numbers:
+            self.tables[vendor].available[self._numbers[name]] = available
+
+    def fence(self, name: str, source: str, reason: str) -> None:
+        """Give the node no new pods while ``source`` (a record that nobody can read) stands."""
+        self._fences.setdefault(name, {})[source] = reason
+        if name in self._numbers:
+            self.fenced[self._numbers[name]] = True
+
+    def unfence(self, name: str, source: str) -> None:
+        """``source`` is repaired, or gone."""
+        sources = self._fences.get(name, {})
+        sources.pop(source, None)
+        if not sources:
+            self._fences.pop(name, None)
+            if name in self._numbers:
+                self.fenced[self._numbers[name]] = False
+
+    def fences(self, name: str) -> Mapping[str, str]:
+        """What fences the node: source to reason."""
+        return self._fences.get(name, {})
+
+    def nodes(self) -> tuple[str, ...]:
+        """The names of all nodes, sorted."""
+        return tuple(sorted(self._numbers))
+
+    def devices(self, name: str) -> tuple[DeviceState, ...]:
+        """The node's devices, of all vendors, with what is charged on them; by vendor, index and UUID. Empty for a node that is not known."""
+        node = self._numbers.get(name)
+        if node is None:
+            return ()
+        return tuple(state for vendor in sorted(self.tables) for state in reversed(self.tables[vendor].states(node)))
+
+    def _number(self, name: str) -> int:
+        node = self._numbers.get(name)
+        if node is not None:
+            return node
+        if self._free:
+            node = self._free.pop()
+        else:
+            node = self._next
+            self._next += 1
+            if node >= self._room:
+                self._grow()
+        self._numbers[name] = node
+        self.names[node] = name
+        self.known[node] = True
+        self.fenced[node] = name in self._fences
+        for vendor, table in self.tables.items():
+            table.available[node] = name not in self._unavailable.get(vendor, ())
+        self._ranks = None
+        return node
+
+    def _grow(self) -> None:
+        more = self._room
+        self._room += more
+        self.sums.grow(self._room)
+        self.names = np.concatenate([self.names, np.full(more, "", dtype=object)])
+        self.known = np.concatenate([self.known, np.zeros(more, np.bool_)])
+        self.fenced = np.concatenate([self.fenced, np.zeros(more, np.bool_)])
+        for table in self.tables.values():
+            table.grow(self._room)
+
+    # What the deciding modules read
+
+    @property
+    def width(self) -> int:
+        """Node numbers are below this."""
+        return self._next
+
+    def number(self, name: str) -> int | None:
+        """The node's number."""
+        return self._numbers.get(name)
+
+    def numbers(self, names: Sequence[str]) -> Ints:
+        """The nodes' numbers, -1 for one that is not known."""
+        get = self._numbers.get
+        return np.fromiter(map(get, names, itertools.repeat(-1)), np.int64, len(names))
+
+    def name_ranks(self) -> Ints:
+        """Where each node's name stands among all names."""
+        if self._ranks is None:
+            self._ranks = np.empty(self._next, np.int64)
+            self._ranks[np.argsort(self.names[: self._next], kind="stable")] = np.arange(self._next)
+        return self._ranks
+
+    def pair_scores(self, node: int) -> PairScores | None:
+        """How well pairs of the node's devices are linked."""
+        return self._pair_scores.get(node)
+
+    def fit(self, node: int, request: PodRequest) -> NodeFit | Misfit:
+        """The one-node judgement: what the whole node allows, then its devices."""
+        for container in request.containers:
+            for asked in container.requests:
+                if (reason := self._whole_node(node, asked.vendor)) is not None:
+                    return Misfit.bare(reason, asked, container.name)
+        states = [state for table in self.tables.values() for state in table.states(node)]
+        return fit_node(states, request, pair_scores=self._pair_scores.get(node))
+
+    def _whole_node(self, node: int, vendor: str) -> Reason | None:
+        table = self.tables.get(vendor)
+        if table is None or not table.count[node]:
+            return Reason.UNREGISTERED
+        if self.fenced[node]:
+            return Reason.FENCED
+        return None if table.available[node] else Reason.UNAVAILABLE
+
+    # Deciding
+
+    def judge(self, request: PodRequest, candidates: Sequence[str], *, uid: str, ranked: bool = False) -> Placement | Refusal:
+        """Find the best of ``candidates`` for ``request``. Changes nothing.
+
+        Args:
+            request: what the pod asks; it asks for something.
+            candidates: names of nodes, in any order.
+            uid: of the pod; what it holds itself, from an earlier try, counts as free.
+            ranked: whether to list all nodes that fit, best first.
+        """
+        with self._without(uid):
+            return filter.judge(self, request, candidates, ranked=ranked)
+
+    def explain(self, request: PodRequest, nodes: Sequence[str] | None = None, *, uid: str = "", limit: int = 20) -> Explanation:
+        """Say why, with figures, node by node. Changes nothing.
+
+        Args:
+            request: what the pod asks.
+            nodes: about which nodes; None judges all and tells of the ``limit`` best or nearest.
+            uid: of the pod; what it holds itself counts as free.
+            limit: how many nodes to tell of where none are named.
+        """
+        with self._without(uid):
+            return explain.explain(self, request, nodes, limit=limit)
+
+    @contextmanager
+    def _without(self, uid: str) -> Iterator[None]:
+        entry = self._ledger.get(uid)
+        if entry is None:
+            yield
+            return
+        self._apply(entry.node, entry.held, -1)
+        try:
+            yield
+        finally:
+            self._apply(entry.node, entry.held, 1)
+
+    # Who holds what
+
+    def reserve(self, pod: PodRef, placement: Placement, *, now: float) -> Entry:
+        """Give the pod what ``placement`` says, for 30 s; what it held before is released. ``now`` is monotonic seconds."""
+        return self._enter(
+            Entry(
+                pod=pod,
+                node=placement.node,
+                phase=Phase.RESERVED,
+                assignments=placement.assignments,
+                charges=placement.charges,
+                running_charges=placement.running_charges,
+                lapses_at=now + RESERVATION_SECONDS,
+            )
+        )
+
+    def charge(self, pod: PodRef, node: str, assignments: Sequence[VendorAssignment], *, shrunk: bool) -> Entry:
+        """Enter a pod that is bound, from its annotations; ``shrunk`` where its init containers are over. Saying it again changes nothing."""
+        before = self._ledger.get(pod.uid)
+        shrunk = shrunk or (before is not None and before.node == node and before.phase is Phase.SHRUNK)
+        charges, running_charges = charges_of(assignments)
+        return self._enter(
+            Entry(
+                pod=pod,
+                node=node,
+                phase=Phase.SHRUNK if shrunk else Phase.BOUND,
+                assignments=tuple(assignments),
+                charges=charges,
+                running_charges=running_charges,
+            )
+        )
+
+    def renew(self, uid: str, now: float) -> Entry | None:
+        """Let the pod's reservation last another 30 s. None where it has no entry."""
+        return self._ledger.renew(uid, now)
+
+    def assume(self, uid: str) -> Entry | None:
+        """The pod is being bound: its reservation does not lapse any more. None where it has no entry."""
+        return self._ledger.advance(uid, Phase.ASSUMED)
+
+    def confirm(self, uid: str) -> Entry | None:
+        """The pod is bound. None where it has no entry."""
+        return self._ledger.advance(uid, Phase.BOUND)
+
+    def shrink(self, uid: str) -> Entry | None:
+        """The pod's init containers are over: it is charged for what still runs. None where it has no entry."""
+        before = self._ledger.get(uid)
+        after = self._ledger.advance(uid, Phase.SHRUNK)
+        if before is not None and after is not None and after is not before:
+            self._apply(before.node, before.held, -1)
+            self._apply(after.node, after.held, 1)
+        return after
+
+    def release(self, uid: str) -> Entry | None:
+        """The pod holds nothing any more; its entry, or None where it had none."""
+        entry = self._ledger.pop(uid)
+        if entry is not None:
+            self._apply(entry.node, entry.held, -1)
+        return entry
+
+    def expired(self, now: float) -> list[str]:
+        """UIDs of pods whose reservation has lapsed; the caller releases them."""
+        return self._ledger.expired(now)
+
+    def entry(self, uid: str) -> Entry | None:
+        """What the pod holds."""
+        return self._ledger.get(uid)
+
+    def entries(self) -> Iterable[Entry]:
+        """What all pods hold."""
+        return self._ledger
+
+    def entries_on(self, node: str) -> Iterable[Entry]:
+        """What the pods on ``node`` hold."""
+        return self._ledger.on_node(node)
+
+    def _enter(self, entry: Entry) -> Entry:
+        self.release(entry.pod.uid)
+        self._ledger.put(entry)
+        self._apply(entry.node, entry.held, 1)
+        return entry
+
+    def _apply(self, name: str, charges: Iterable[Charge], sign: int) -> None:
+        node = self._numbers.get(name)
+        if node is None:
+            return
+        for charge in charges:
+            table = self.tables.get(charge.vendor)
+            if table is not None:
+                table.charge(node, charge, sign)
+
+    def _charges_on(self, name: str, vendor: str) -> Iterator[Charge]:
+        return (charge for entry in self._ledger.on_node(name) for charge in entry.held if charge.vendor == vendor)
+
+    def validate(self) -> None:
+        """Compute all charges and sums again and compare.
+
+        Raises:
+            InvariantError: they differ.
+        """
+        self._ledger.validate()
+        hold({name for name in self.names[: self._next] if name} == set(self._numbers), "names of nodes")
+        for name, node in self._numbers.items():
+            hold(self.names[node] == name and bool(self.known[node]), f"{name}: its number")
+            hold(bool(self.fenced[node]) == (name in self._fences), f"{name}: its fence")
+            states = []
+            for vendor, table in self.tables.items():
+                expected = {device.uuid: [0, 0, 0] for device in table.devices[node]}
+                for charge in self._charges_on(name, vendor):
+                    if charge.uuid in expected:
+                        for place, amount in enumerate((charge.shares, charge.memory_mib, charge.cores)):
+                            expected[charge.uuid][place] += amount
+                hold({uuid: tuple(used) for uuid, used in expected.items()} == table.used(node), f"{name}: charges of {vendor}")
+                states.extend(table.states(node))
+            sums = self.sums
+            hold(int(sums.used_memory[node]) == sum(s.used_memory_mib for s in states), f"{name}: sum of used memory")
+            hold(int(sums.used_cores[node]) == sum(s.used_cores for s in states), f"{name}: sum of used cores")
+            hold(int(sums.used_shares[node]) == sum(s.used_shares for s in states), f"{name}: sum of used shares")
+            hold(int(sums.total_memory[node]) == sum(s.device.memory_mib for s in states), f"{name}: sum of memory")
+            hold(int(sums.total_cores[node]) == sum(s.device.cores for s in states), f"{name}: sum of cores")
+            hold(int(sums.total_shares[node]) == sum(s.device.shares for s in states), f"{name}: sum of shares")
