@@ -1,0 +1,102 @@
+"""Which API groups, versions and resources there are on the wire, and which stored kind each one shows. Pure.
+
+Discovery, OpenAPI and routing are all made from this one table.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from hami_rig.apiserver.event_views import core_event, modern_event
+from hami_rig.apiserver.schema import Type, root_type, type_named
+from hami_runtime.kube.store_objects import Object
+from hami_runtime.kube.store_resources import EVENTS, NAMESPACES, PODS, RESOURCES, Resource
+
+__all__ = ["REVIEWS", "SERVED", "Review", "Served", "served_groups"]
+
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_CATEGORIES = {"pods": ("all",), "services": ("all",)}
+
+
+class Served(Struct, frozen=True, kw_only=True):
+    """One resource in one API group and version."""
+
+    resource: Resource
+    group: str
+    version: str
+    type: Type
+    outward: Callable[[Mapping[str, Any]], Object] | None = None
+    """How a stored body is shown; None as it is."""
+    inward: Callable[[Mapping[str, Any]], Object] | None = None
+    """How a body that came in is stored; None as it is."""
+
+    @property
+    def group_version(self) -> str:
+        """``v1`` or ``policy/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def subresources(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """The kind and the verbs of each subresource."""
+        found: dict[str, tuple[str, tuple[str, ...]]] = {}
+        if self.resource == PODS:
+            found |= {"binding": ("Binding", ("create",)), "eviction": ("Eviction", ("create",)), "log": ("Pod", ("get",))}
+        if self.resource.has_status:
+            found["status"] = (self.resource.kind, ("get", "patch", "update"))
+        return found
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What can be done with the resource itself."""
+        return tuple(verb for verb in VERBS if not (self.resource == NAMESPACES and verb == "deletecollection"))
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """``all`` for what ``kubectl get all`` shows."""
+        return _CATEGORIES.get(self.resource.plural, ())
+
+
+class Review(Struct, frozen=True, kw_only=True):
+    """A kind that is only ever posted, and answered at once."""
+
+    group: str
+    plural: str
+    kind: str
+
+
+REVIEWS: dict[tuple[str, str], Review] = {
+    (each.group, each.plural): each
+    for each in (
+        Review(group="authentication.k8s.io", plural="tokenreviews", kind="TokenReview"),
+        Review(group="authentication.k8s.io", plural="selfsubjectreviews", kind="SelfSubjectReview"),
+        Review(group="authorization.k8s.io", plural="subjectaccessreviews", kind="SubjectAccessReview"),
+        Review(group="authorization.k8s.io", plural="selfsubjectaccessreviews", kind="SelfSubjectAccessReview"),
+    )
+}
+"""All of version v1."""
+
+SERVED: dict[tuple[str, str], Served] = {
+    (resource.group, resource.plural): Served(resource=resource, group=resource.group, version=resource.version, type=root_type(resource))
+    for resource in RESOURCES
+} | {
+    ("events.k8s.io", "events"): Served(
+        resource=EVENTS,
+        group="events.k8s.io",
+        version="v1",
+        type=type_named("EventsV1Event"),
+        outward=modern_event,
+        inward=core_event,
+    )
+}
+"""By group and plural: there is one version of each."""
+
+
+def served_groups() -> dict[str, list[Served]]:
+    """The resources by group; groups of reviews have none."""
+    groups: dict[str, list[Served]] = {}
+    for served in SERVED.values():
+        groups.setdefault(served.group, []).append(served)
+    for review in REVIEWS.values():
+        groups.setdefault(review.group, [])
+    return groups
