@@ -93,6 +93,21 @@ async def until(stop: asyncio.Event, items: AsyncIterator[T]) -> AsyncIterator[T
                     await future
 
 
+async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run ``work`` until it is done, or cancel it when ``stop`` is set; what it raises by itself is raised here."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for each in (task, stopped):
+            if not each.done():
+                each.cancel()
+                with suppress(asyncio.CancelledError):
+                    await each
+
+
 async def sleep_until(stop: asyncio.Event, seconds: float) -> bool:
     """Sleep ``seconds``, or until ``stop`` is set; return whether it is."""
     with suppress(TimeoutError):
