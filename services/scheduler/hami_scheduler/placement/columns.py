@@ -32,7 +32,6 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 View: TypeAlias = slice | Ints
 """Which nodes: all below the state's width, or these."""
 
-_CODES: Final = {reason: number for number, reason in enumerate(Reason, start=1)}
 _FITS: Final = 0
 _ABSENT: Final = 255
 _ANY: Final = Selectors()
@@ -113,14 +112,19 @@ class _Devices:
         share: Ints = self.total_memory if request.whole else self.total_memory * request.memory_percent // 100
         return share if share.all() else np.maximum(share, 1)
 
-    def codes(self, request: DeviceRequest, selectors: Selectors, exclusive: bool) -> Codes:
-        """The first reason against each device (``fit.fit_device``): written from the last check to the first, so that the first one stays."""
+    def codes(self, request: DeviceRequest, selectors: Selectors, exclusive: bool) -> tuple[Codes, list[Reason]]:
+        """The first reason against each device (``fit.fit_device``), as a place in the list, which starts at 1.
+
+        Checks are numbered from the last to the first, so that of all that hold the largest number is the first.
+        """
         codes: Codes = np.zeros(self.used_shares.shape, np.uint8)
+        reasons: list[Reason] = []
         for reason, against in self._checks(request, selectors, exclusive):
-            np.copyto(codes, _CODES[reason], where=against)
+            reasons.append(reason)
+            np.maximum(codes, against.view(np.uint8) * np.uint8(len(reasons)), out=codes)
         if self.table.device_count != self.count.size * self.table.places or not isinstance(self._view, slice):
             np.copyto(codes, _ABSENT, where=np.arange(self.table.places)[:, None] >= self.count)
-        return codes
+        return codes, reasons
 
     def _checks(self, request: DeviceRequest, selectors: Selectors, exclusive: bool) -> Iterator[tuple[Reason, Flags]]:
         table = self.table
@@ -237,29 +241,33 @@ class _Walk:
         selectors = self._request.selectors.get(asked.vendor, _ANY)
         order = read_order(self._request.device_policy, selectors.numa_bind)
         self._refuse(devices.count < asked.count, Reason.DEVICE_COUNT, True)
-        codes = devices.codes(asked, selectors, order.exclusive)
+        codes, reasons = devices.codes(asked, selectors, order.exclusive)
         fits = codes == _FITS
         fitting = _sum(fits)
         able = _largest_group(fits, devices.column("numa")) if selectors.numa_bind else fitting
         failed = self._alive & (able < asked.count)
         if failed.any():
-            self._say_why(failed, codes, able, fitting - able, devices.count, asked)
+            self._say_why(failed, (codes, reasons), able, fitting - able, devices.count, asked)
             self._alive &= ~failed
         if keeps:
             self._take(devices, fits, asked, order, selectors)
 
-    def _say_why(self, failed: Flags, codes: Codes, able: Ints, apart: Ints, total: Ints, asked: DeviceRequest) -> None:
+    def _say_why(
+        self, failed: Flags, against: tuple[Codes, list[Reason]], able: Ints, apart: Ints, total: Ints, asked: DeviceRequest
+    ) -> None:
         """Give each failed node the text that counts its devices per reason, each text made once."""
-        codes = codes[:, failed]
-        counted = [(reason, _sum(codes == code)) for reason, code in _CODES.items()]
+        codes, reasons = against[0].compress(failed, axis=1), against[1]
+        counted = [(reason, _sum(codes == number)) for number, reason in enumerate(reasons, start=1)]
         counted += [(Reason.NUMA, apart[failed]), (Reason.PARTIAL, able[failed])]
         counted = [(reason, counts) for reason, counts in counted if counts.any()]
         rows, members = _distinct([total[failed], *(counts for _, counts in counted)])
         ids = np.empty(len(rows), np.int64)
         for number, (devices, *counts) in enumerate(rows):
-            reasons = {reason: count for (reason, _), count in zip(counted, counts, strict=True) if count}
-            never = sum(count for reason, count in reasons.items() if reason in UNRESOLVABLE)
-            ids[number] = self._verdicts.text_id(render(reasons, devices), devices - never < asked.count)
+            said: dict[Reason, int] = {}
+            for (reason, _), count in zip(counted, counts, strict=True):
+                said[reason] = said.get(reason, 0) + count
+            never = sum(count for reason, count in said.items() if reason in UNRESOLVABLE)
+            ids[number] = self._verdicts.text_id(render(said, devices), devices - never < asked.count)
         self._verdicts.ids[failed] = ids[members]
         self._verdicts.able[failed] = able[failed]
 

@@ -35,17 +35,15 @@ class Judged:
             raise ValueError("a pod that asks for no device is not ours to place")
         self._state = state
         self.request = request
-        numbers = state.numbers(candidates)
-        self.unknown = [candidates[place] for place in np.flatnonzero(numbers < 0).tolist()]
-        numbers = numbers[numbers >= 0]
+        numbers, self.unknown = state.numbers(candidates)
         asked: Flags = np.zeros(state.width, np.bool_)
         asked[numbers] = True
         self.numbers: Ints = np.flatnonzero(asked)
-        view: View = slice(0, state.width) if 2 * self.numbers.size >= state.width else self.numbers
-        self.verdicts: Verdicts = judge_all(state, request, view)
-        self._places: View = self.numbers if isinstance(view, slice) else slice(None)
+        self._view: View = slice(0, state.width) if 2 * self.numbers.size >= state.width else self.numbers
+        self.verdicts: Verdicts = judge_all(state, request, self._view)
+        self._places: View = self.numbers if isinstance(self._view, slice) else slice(None)
         self.ids = self.verdicts.ids[self._places]
-        self.scores: Scores = node_scores(state, view)[self._places]
+        self.scores: Scores = node_scores(state, self._view)[self._places]
 
     @property
     def count(self) -> int:
@@ -120,7 +118,7 @@ class Judged:
         table = self._state.tables.get(vendors[0])
         if table is None or not table.places:
             return np.zeros(self.numbers.size, np.int64)
-        free: Ints = (table.total_memory[:, self.numbers] - table.used_memory[:, self.numbers]).max(axis=0)
+        free: Ints = (table.total_memory[:, self._view] - table.used_memory[:, self._view]).max(axis=0)[self._places]
         return free
 
     def _shortfall(self, place: int) -> NodeShortfall:

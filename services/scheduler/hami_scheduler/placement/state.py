@@ -49,6 +49,7 @@ class ClusterState:
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
         self._ranks: Ints | None = None
+        self._last_names: tuple[tuple[int, int], Ints] = ((0, 0), np.empty(0, np.int64))
 
     # Nodes
 
@@ -97,7 +98,7 @@ class ClusterState:
         self.names[node] = ""
         self.known[node] = self.fenced[node] = False
         self._free.append(node)
-        self._ranks = None
+        self._names_changed()
 
     def set_available(self, name: str, vendor: str, available: bool) -> None:
         """Say whether the node still registers its devices of ``vendor``; while not, they take no new pods."""
@@ -153,8 +154,12 @@ class ClusterState:
         self.fenced[node] = name in self._fences
         for vendor, table in self.tables.items():
             table.available[node] = name not in self._unavailable.get(vendor, ())
-        self._ranks = None
+        self._names_changed()
         return node
+
+    def _names_changed(self) -> None:
+        self._ranks = None
+        self._last_names = ((0, 0), np.empty(0, np.int64))
 
     def _grow(self) -> None:
         more = self._room
@@ -177,10 +182,21 @@ class ClusterState:
         """The node's number."""
         return self._numbers.get(name)
 
-    def numbers(self, names: Sequence[str]) -> Ints:
-        """The nodes' numbers, -1 for one that is not known."""
-        get = self._numbers.get
-        return np.fromiter(map(get, names, itertools.repeat(-1)), np.int64, len(names))
+    def numbers(self, names: Sequence[str]) -> tuple[Ints, list[str]]:
+        """The numbers of those nodes, in no order, and the names that are not known.
+
+        kube-scheduler sends the same names in another order each time. Whether they are the names of last time is told by the sum of their
+        (keyed, 64-bit) hashes, at a third of the cost of looking each one up.
+        """
+        hashes: Ints = np.fromiter(map(hash, names), np.int64, len(names))
+        likeness = (len(names), int(hashes.sum()))
+        if likeness != self._last_names[0]:
+            found: Ints = np.fromiter(map(self._numbers.get, names, itertools.repeat(-1)), np.int64, len(names))
+            unknown = np.flatnonzero(found < 0).tolist()
+            if unknown:
+                return found[found >= 0], [names[place] for place in unknown]
+            self._last_names = (likeness, found)
+        return self._last_names[1], []
 
     def name_ranks(self) -> Ints:
         """Where each node's name stands among all names."""
