@@ -1,0 +1,125 @@
+"""What the log of grants still lacks: compares the last word on the bus with the cluster's own record. Pure.
+
+After a restart, or a change of leader, what could not be published is known only from the pods' annotations. The log is followed by every replica;
+whoever begins to lead says what is missing, in the order of binding, with the same event ids as the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_protocol.devices import PodRef
+from hami_protocol.errors import RecordError
+from hami_protocol.events import (
+    AllocationEvent,
+    AllocationFailed,
+    AllocationSucceeded,
+    AssignmentLapsed,
+    ContainerServed,
+    GrantEvent,
+    PodAllocating,
+    PodAssigned,
+    PodReleased,
+    ShareResized,
+)
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import is_terminal, pod_ref
+
+RESTARTED = "the scheduler was restarted before the pod was bound"
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """The last thing that the log says of a pod."""
+
+    pod: PodRef
+    node: str
+    granted: bool
+    """Bound, and not only reserved."""
+    attempt: str = ""
+
+
+class Missing(Struct, frozen=True, kw_only=True):
+    """An event that the log lacks."""
+
+    event: GrantEvent
+    event_id: str
+
+
+class GrantLog:
+    """By UID, what the log says of pods that hold something."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._said: dict[str, Said] = {}
+
+    def observe(self, event: AllocationEvent, event_id: str = "") -> None:
+        """Take one event of the log, in its order. Seeing it twice changes nothing."""
+        uid = event.pod.uid
+        match event:
+            case PodAssigned():
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, attempt=event_id.rpartition("/")[2])
+            case PodAllocating() | ShareResized() | ContainerServed() | AllocationSucceeded() | AllocationFailed():
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True)
+            case AssignmentLapsed():
+                earlier = self._said.get(uid)
+                if earlier is not None and not earlier.granted and earlier.node == event.node:
+                    del self._said[uid]
+            case PodReleased():
+                self._said.pop(uid, None)
+
+    def holds(self, uid: str) -> bool:
+        """Whether the log says that the pod holds something, and has not said that it was released."""
+        return uid in self._said
+
+    def missing(self, pods: Iterable[Pod], *, reserved: Iterable[str]) -> tuple[Missing, ...]:
+        """What must be said so that the log agrees with ``pods``, all pods of the cluster.
+
+        Args:
+            pods: as the watch shows them.
+            reserved: UIDs that this scheduler has reserved room for now.
+        """
+        events: list[Missing] = []
+        by_uid = {pod.metadata.uid: pod for pod in pods}
+        kept = set(reserved)
+        for uid, said in self._said.items():
+            pod = by_uid.get(uid)
+            if pod is not None and (pod.spec.node_name or uid in kept) and not is_terminal(pod):
+                continue
+            if said.granted and (pod is None or is_terminal(pod)):
+                reason = "the pod was deleted" if pod is None else f"the pod is {pod.status.phase}"
+                events.append(released(said.pod, said.node, reason))
+            elif not said.granted:
+                lapsed = AssignmentLapsed(pod=said.pod, node=said.node, reason=RESTARTED)
+                events.append(Missing(event=lapsed, event_id=f"{uid}/lapsed/{said.attempt}"))
+        unsaid = [grant for pod in by_uid.values() if (grant := self._unsaid_grant(pod)) is not None]
+        unsaid.sort(key=lambda grant: (grant[0], grant[1].event_id))
+        return (*events, *(grant for _, grant in unsaid))
+
+    def _unsaid_grant(self, pod: Pod) -> tuple[int, Missing] | None:
+        """The grant of a pod that waits for its devices and of whom the log says nothing, with its time."""
+        said = self._said.get(pod.metadata.uid)
+        annotations = pod.metadata.annotations
+        if is_terminal(pod) or not pod.spec.node_name or annotations.get(keys.BIND_PHASE) != "allocating" or (said and said.granted):
+            return None
+        try:
+            assignments = self._catalog.read_assignments(pod)
+        except RecordError:
+            return None  # its node is fenced for it
+        bind_time = annotations.get(keys.BIND_TIME, "")
+        bind_time_seconds = int(bind_time) if bind_time.isascii() and bind_time.isdigit() and len(bind_time) < 12 else 0
+        event = PodAllocating(pod=pod_ref(pod), node=pod.spec.node_name, assignments=assignments, bind_time_seconds=bind_time_seconds)
+        return bind_time_seconds, allocating(event)
+
+
+def allocating(event: PodAllocating) -> Missing:
+    """``event`` with its id."""
+    return Missing(event=event, event_id=f"{event.pod.uid}/allocating/{event.bind_time_seconds}")
+
+
+def released(pod: PodRef, node: str, reason: str) -> Missing:
+    """The scheduler's own word that ``pod`` holds nothing any more, with its id."""
+    return Missing(event=PodReleased(pod=pod, node=node, reason=reason), event_id=f"{pod.uid}/released")

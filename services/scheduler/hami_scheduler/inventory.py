@@ -1,0 +1,262 @@
+"""What each node has: decides which copy of a registration counts, and whether a node may take pods. No I/O.
+
+Per node and vendor there are two copies: the node's annotation (canonical) and the bus (faster). The one with the higher generation counts, the
+annotation where they are equal. A text is decoded once, when it changes. A registration that cannot be read fences the node and leaves what was
+known before, so that running pods stay charged; the fence falls when a readable one arrives. Liveness is the registry's verdict: from the bus
+where it has spoken there, else from the handshake annotation; the times in a handshake are never compared with a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from hami_devices.catalog import Catalog
+from hami_devices.topology import PairScores
+from hami_devices.vendor import Vendor
+from hami_protocol import handshake, keys, registration
+from hami_protocol.devices import AllocationMode, RegisteredDevice
+from hami_protocol.errors import RecordError
+from hami_protocol.events import DevicesReported, LivenessChanged
+from hami_protocol.kubernetes import Node
+from hami_scheduler.placement import ClusterState
+
+Devices = tuple[RegisteredDevice, ...]
+MAX_GENERATION = 2**63 - 1
+LEGACY_DEVICE_TYPE = "nvidia"
+"""Whose handshake may be under the key that names no type."""
+
+
+class _PairRow(Struct, frozen=True, kw_only=True):
+    uuid: str
+    score: dict[str, int]
+
+
+_PAIR_SCORES: Final = msgspec.json.Decoder(tuple[_PairRow, ...])
+
+
+class Fence(Struct, frozen=True, kw_only=True):
+    """A node that takes no pods until a record on it can be read."""
+
+    node: str
+    source: str
+    reason: str
+
+
+class InventoryChange(Struct, frozen=True, kw_only=True):
+    """What a change of a node came to."""
+
+    improved: bool = False
+    """A pod that did not fit before may fit on it now."""
+    fenced: tuple[Fence, ...] = ()
+
+
+@dataclass(slots=True)
+class _Annotated:
+    """One vendor's registration as the node's annotation has it."""
+
+    text: str
+    generation: int
+    devices: Devices | None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _NodeRecord:
+    """One node. ``exists`` is False while only the bus has spoken of it."""
+
+    exists: bool = False
+    annotated: dict[str, _Annotated] = field(default_factory=dict)
+    reported: dict[str, DevicesReported] = field(default_factory=dict)
+    alive: dict[str, bool] = field(default_factory=dict)
+    given_up: frozenset[str] = frozenset()
+    """Device types whose handshake annotation says that an older scheduler gave them up."""
+    mode: AllocationMode | None = None
+    cordoned: frozenset[str] = frozenset()
+    pair_text: str = ""
+    pair_scores: PairScores | None = None
+    given: tuple[dict[str, Devices], frozenset[str], PairScores | None] | None = None
+    """Devices by vendor, cordoned UUIDs and pair scores, as last given to the state."""
+    available: dict[str, bool] = field(default_factory=dict)
+    """By vendor, what was last given to the state; missing means available."""
+    fenced: dict[str, str] = field(default_factory=dict)
+    """By source, the reason last given to the state."""
+
+    @property
+    def devices(self) -> dict[str, Devices]:
+        """By vendor, what the state knows."""
+        return {} if self.given is None else self.given[0]
+
+
+class Inventory:
+    """Feeds ``ClusterState`` with nodes, from the cluster and from the bus."""
+
+    def __init__(self, state: ClusterState, catalog: Catalog) -> None:
+        self._state = state
+        self._catalog = catalog
+        self._nodes: dict[str, _NodeRecord] = {}
+
+    def node_changed(self, name: str, node: Node | None) -> InventoryChange:
+        """Take node ``name`` as it is now in the cluster; None where it is gone, and with it what the bus said of it."""
+        if node is None:
+            record = self._nodes.pop(name, None)
+            if record is not None and record.given is not None:
+                self._state.remove_node(name)
+            return InventoryChange()
+        record = self._nodes.setdefault(name, _NodeRecord())
+        record.exists = True
+        annotations = node.metadata.annotations
+        for vendor in self._catalog.vendors:
+            _read_registration(record, vendor, annotations)
+        record.given_up = frozenset(vendor.device_type for vendor in self._catalog.vendors if _gave_up(annotations, vendor))
+        record.mode = _mode(annotations.get(keys.ALLOCATION_MODE))
+        _read_pair_scores(record, next((annotations.get(v.pair_scores_key, "") for v in self._catalog.vendors if v.pair_scores_key), ""))
+        record.cordoned = cordoned(annotations.get(keys.DEVICE_CORDON, ""))
+        return self._settle(name, record)
+
+    def reported(self, event: DevicesReported) -> InventoryChange:
+        """Take what the bus says a node has. It counts once the node is in the cluster; an older generation changes nothing."""
+        record = self._nodes.setdefault(event.node, _NodeRecord())
+        earlier = record.reported.get(event.device_type)
+        if earlier is not None and earlier.generation > event.generation:
+            return InventoryChange()
+        record.reported[event.device_type] = event
+        return self._settle(event.node, record) if record.exists else InventoryChange()
+
+    def liveness_changed(self, event: LivenessChanged) -> InventoryChange:
+        """Take the registry's verdict on whether a node still registers."""
+        record = self._nodes.setdefault(event.node, _NodeRecord())
+        record.alive[event.device_type] = event.alive
+        return self._settle(event.node, record) if record.exists else InventoryChange()
+
+    def mode(self, name: str) -> AllocationMode:
+        """How the node's agent tells which pod an Allocate call is for; ``envvar`` where nobody has said."""
+        record = self._nodes.get(name)
+        if record is None:
+            return AllocationMode.ENVVAR
+        newest = max(record.reported.values(), key=lambda event: event.generation, default=None)
+        mirrored = max((copy.generation for copy in record.annotated.values()), default=-1)
+        if newest is not None and (record.mode is None or newest.generation > mirrored):
+            return newest.allocation_mode
+        return record.mode or AllocationMode.ENVVAR
+
+    def known(self, name: str) -> bool:
+        """Whether the node is in the cluster."""
+        record = self._nodes.get(name)
+        return record is not None and record.exists
+
+    def _settle(self, name: str, record: _NodeRecord) -> InventoryChange:
+        """Bring the state to what ``record`` says, changing only what differs."""
+        devices: dict[str, Devices] = {}
+        errors: dict[str, str] = {}
+        for vendor in self._catalog.vendors:
+            chosen, error = _choose(record.annotated.get(vendor.device_type), record.reported.get(vendor.device_type))
+            if error:
+                errors[f"{vendor.device_type} registration"] = error
+                chosen = record.devices.get(vendor.name) if chosen is None else chosen
+            if chosen:
+                devices[vendor.name] = chosen
+        improved = self._apply_devices(name, record, devices, known=bool(devices or errors))
+        improved |= self._apply_liveness(name, record)
+        fenced = tuple(
+            Fence(node=name, source=source, reason=reason) for source, reason in errors.items() if record.fenced.get(source) != reason
+        )
+        for source in [source for source in record.fenced if source not in errors]:
+            self._state.unfence(name, source)
+            improved = True
+        for fence in fenced:
+            self._state.fence(name, fence.source, fence.reason)
+        record.fenced = errors
+        return InventoryChange(improved=improved, fenced=fenced)
+
+    def _apply_devices(self, name: str, record: _NodeRecord, devices: dict[str, Devices], *, known: bool) -> bool:
+        reported = (event.pair_scores for event in record.reported.values() if event.pair_scores)
+        pair_scores = next(reported, None) or record.pair_scores
+        wanted = (devices, record.cordoned, pair_scores)
+        if record.given == wanted or (record.given is None and not known):
+            return False
+        self._state.upsert_node(name, devices, cordoned=record.cordoned, pair_scores=pair_scores)
+        record.given = wanted
+        return True
+
+    def _apply_liveness(self, name: str, record: _NodeRecord) -> bool:
+        improved = False
+        for vendor in self._catalog.vendors:
+            available = record.alive.get(vendor.device_type, vendor.device_type not in record.given_up)
+            if available != record.available.get(vendor.name, True):
+                self._state.set_available(name, vendor.name, available)
+                record.available[vendor.name] = available
+                improved |= available
+        return improved
+
+
+def cordoned(text: str) -> frozenset[str]:
+    """The UUIDs that the cordon annotation names; spaces and empty items are put up with."""
+    return frozenset(uuid for uuid in (item.strip() for item in text.split(",")) if uuid)
+
+
+def _read_registration(record: _NodeRecord, vendor: Vendor, annotations: Mapping[str, str]) -> None:
+    device_type = vendor.device_type
+    text = annotations.get(vendor.register_key)
+    if text is None:
+        record.annotated.pop(device_type, None)
+        return
+    generation = _generation(annotations.get(keys.generation(device_type)))
+    earlier = record.annotated.get(device_type)
+    if earlier is not None and earlier.text == text:
+        earlier.generation = generation
+        return
+    try:
+        record.annotated[device_type] = _Annotated(text, generation, registration.decode(text))
+    except RecordError as exc:
+        record.annotated[device_type] = _Annotated(text, generation, None, error=str(exc))
+
+
+def _read_pair_scores(record: _NodeRecord, text: str) -> None:
+    """Scores that cannot be read are no scores: the node loses a preference, and takes pods all the same (case B23)."""
+    if text == record.pair_text:
+        return
+    record.pair_text = text
+    try:
+        record.pair_scores = {row.uuid: row.score for row in _PAIR_SCORES.decode(text)} if text else None
+    except msgspec.DecodeError:
+        record.pair_scores = None
+
+
+def _choose(annotated: _Annotated | None, reported: DevicesReported | None) -> tuple[Devices | None, str]:
+    """The devices that count, and what is wrong with the record that should have said so."""
+    if annotated is None:
+        return (None if reported is None else reported.devices), ""
+    if reported is not None and (reported.generation > annotated.generation or (reported.third_party and annotated.devices is None)):
+        return reported.devices, ""
+    return annotated.devices, annotated.error
+
+
+def _generation(text: str | None) -> int:
+    """0 where there is none that can be read: any copy on the bus is then newer."""
+    if text is None or not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_GENERATION)):
+        return 0
+    return int(text)
+
+
+def _gave_up(annotations: Mapping[str, str], vendor: Vendor) -> bool:
+    text = annotations.get(vendor.handshake_key)
+    if text is None and vendor.device_type == LEGACY_DEVICE_TYPE:
+        text = annotations.get(keys.LEGACY_HANDSHAKE)
+    if text is None:
+        return False
+    try:
+        return isinstance(handshake.decode(text), handshake.Deleted)
+    except RecordError:
+        return False  # it says nothing about liveness; the registry overwrites it with its next handshake
+
+
+def _mode(text: str | None) -> AllocationMode | None:
+    try:
+        return None if text is None else AllocationMode(text)
+    except ValueError:
+        return None

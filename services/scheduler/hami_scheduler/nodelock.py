@@ -1,0 +1,356 @@
+"""Who may bind to a node whose agent works in ``envvar`` mode: one pod at a time, from bind until its containers have their devices.
+
+``judge`` decides, from the lock's text and what is known of its holder; ``NodeLocks`` carries that out: waiters stand in line per node, in order of
+arrival, woken by events (an outcome on the bus, the holder's phase or end, a change of the node) and never by polling. The lock is written by
+compare-and-set on the node's resourceVersion. It passes from a holder that is done straight to the next in line, in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import structlog
+from msgspec import Struct
+
+from hami_protocol import keys, nodelock
+from hami_protocol.devices import PodRef
+from hami_protocol.errors import RecordError
+from hami_protocol.kubernetes import Node, Pod
+from hami_protocol.nodelock import NodeLock
+from hami_protocol.pods import is_terminal
+from hami_runtime.clock import Clock
+from hami_runtime.kube import cluster as api
+
+log = structlog.get_logger()
+
+DONE_PHASES = frozenset({"success", "failed"})
+RETRY_SECONDS = 0.5
+
+
+class LockUnavailable(Exception):  # noqa: N818 - reads as the condition it names
+    """The node could not be locked in time; the text names who holds it, or what failed."""
+
+
+class Holder(StrEnum):
+    """What is known of the pod that a lock names."""
+
+    PENDING = "pending"
+    """It waits for its devices: the lock is in force."""
+    DONE = "done"
+    """It has its devices, or will not get them; or it has ended, is on another node, or is gone."""
+    UNKNOWN = "unknown"
+    """The lock names nobody, or cannot be read."""
+
+
+class Standing(StrEnum):
+    """What a pod that wants the node finds."""
+
+    FREE = "free"
+    OURS = "ours"
+    HELD = "held"
+    STALE = "stale"
+    """Written over by compare-and-set."""
+
+
+def judge(
+    lock: NodeLock | None, *, unreadable: bool, pod: PodRef, holder: Holder, unchanged_seconds: float, expiry_seconds: float
+) -> Standing:
+    """Whether ``pod`` may take a node.
+
+    Args:
+        lock: what the node's annotation says, None where it has none or an unreadable one.
+        unreadable: the annotation is there but is no lock; it is treated as one that names nobody.
+        pod: who wants it.
+        holder: what is known of the pod that ``lock`` names.
+        unchanged_seconds: for how long this process has seen exactly this value; the time written in it is never compared with a clock.
+        expiry_seconds: after so long, a lock is taken over from whoever holds it.
+    """
+    if lock is None and not unreadable:
+        return Standing.FREE
+    if lock is not None and (lock.namespace, lock.pod) == (pod.namespace, pod.name):
+        return Standing.OURS
+    if holder is Holder.DONE or unchanged_seconds > expiry_seconds:
+        return Standing.STALE
+    return Standing.HELD
+
+
+def holder_state(pod: Pod | None, node: str, *, uid: str = "") -> Holder:
+    """What ``pod``, as the cluster has it now, says about a lock on ``node`` that names it. ``uid`` is the holder's where it is known."""
+    if pod is None or is_terminal(pod) or (uid and pod.metadata.uid != uid):
+        return Holder.DONE
+    if pod.spec.node_name and pod.spec.node_name != node:
+        return Holder.DONE
+    return Holder.DONE if pod.metadata.annotations.get(keys.BIND_PHASE) in DONE_PHASES else Holder.PENDING
+
+
+class _Seen(Struct, frozen=True, kw_only=True):
+    """A lock's text, as last seen on a node."""
+
+    text: str
+    resource_version: str
+    since_seconds: float
+
+
+@dataclass(slots=True)
+class _Line:
+    """Who waits for one node. The lock is asyncio's, which serves in order of arrival."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    held_by: PodRef | None = None
+    """The pod of ours that the lock was last written for."""
+    done: bool = False
+    """It is done, and the lock is still written, or may be."""
+    writing: PodRef | None = None
+    """The lock is being written for this pod: if that is interrupted, it may have been."""
+    waiting: int = 0
+
+
+class NodeLocks:
+    """The locks of all nodes, as this process sees and writes them."""
+
+    def __init__(
+        self,
+        cluster: api.Cluster,
+        clock: Clock,
+        *,
+        find_pod: Callable[[str, str], Pod | None],
+        expiry_seconds: float = 300.0,
+    ) -> None:
+        """Nothing is known yet.
+
+        Args:
+            cluster: where nodes are patched.
+            clock: where durations are measured.
+            find_pod: by namespace and name, the pod as the watch last showed it.
+            expiry_seconds: see ``judge``.
+        """
+        self._cluster = cluster
+        self._clock = clock
+        self._find_pod = find_pod
+        self._expiry_seconds = expiry_seconds
+        self._lines: dict[str, _Line] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._to_release: set[str] = set()
+        self._release_wanted = asyncio.Event()
+
+    async def acquire(self, node: str, pod: PodRef, *, deadline: float) -> None:
+        """Return once ``node`` is locked for ``pod``; one that is locked for it already is fine.
+
+        Args:
+            node: which node.
+            pod: for which pod.
+            deadline: on the monotonic clock.
+
+        Raises:
+            LockUnavailable: not in time.
+        """
+        line = self._lines.setdefault(node, _Line())
+        line.waiting += 1
+        try:
+            async with asyncio.timeout(deadline - self._clock.monotonic()), line.turn:
+                await self._take(node, pod, line)
+        except TimeoutError:
+            raise LockUnavailable(f"node {node} is locked by {self._holder_text(node)}: timed out waiting for its turn") from None
+        finally:
+            line.waiting -= 1
+            if line.writing is not None and line.writing.uid == pod.uid:
+                line.held_by, line.done, line.writing = pod, True, None
+                self._wake(node, line)
+
+    def release(self, node: str, pod: PodRef) -> None:
+        """``pod`` is done with ``node``: the next in line takes it, or the lock is removed soon. Nothing happens where it does not hold it."""
+        line = self._lines.get(node)
+        if line is not None and line.held_by is not None and line.held_by.uid == pod.uid:
+            line.done = True
+            self._wake(node, line)
+        elif self._names(node, pod):  # locked by an earlier process of ours
+            self._lines.setdefault(node, _Line(held_by=pod, done=True))
+            self._wake(node, self._lines[node])
+
+    def node_changed(self, name: str, node: Node | None) -> None:
+        """Take a node as the watch shows it."""
+        if node is None:
+            self._seen.pop(name, None)
+            if (line := self._lines.get(name)) is not None:
+                line.changed.set()
+            return
+        text = node.metadata.annotations.get(keys.NODE_LOCK, "")
+        earlier = self._seen.get(name)
+        if self._see(name, text, node.metadata.resource_version) and (line := self._lines.get(name)) is not None:
+            if earlier is not None and not text:
+                line.held_by, line.done = None, False
+            line.changed.set()
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Take a pod as the watch shows it: its phase, end or deletion may free the node that it holds."""
+        pod = new or old
+        if pod is None or not (node := pod.spec.node_name or pod.metadata.annotations.get(keys.ASSIGNED_NODE, "")):
+            return
+        if holder_state(new, node, uid=pod.metadata.uid) is Holder.DONE:
+            ref = PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
+            self.release(node, ref)
+            if (line := self._lines.get(node)) is not None:
+                line.changed.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Remove the locks of pods that are done where nobody waits for the node, until ``stop``."""
+        while not stop.is_set():
+            wanted, stopped = asyncio.ensure_future(self._release_wanted.wait()), asyncio.ensure_future(stop.wait())
+            try:
+                await asyncio.wait((wanted, stopped), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                wanted.cancel()
+                stopped.cancel()
+            self._release_wanted.clear()
+            for node in sorted(self._to_release):
+                await self._remove(node)
+
+    def _wake(self, node: str, line: _Line) -> None:
+        line.changed.set()
+        if not line.waiting:
+            self._to_release.add(node)
+            self._release_wanted.set()
+
+    async def _take(self, node: str, pod: PodRef, line: _Line) -> None:
+        while True:
+            line.changed.clear()
+            seen = self._seen.get(node)
+            if seen is None:
+                seen = await self._refresh(node)
+            lock, unreadable = _read(seen.text)
+            holder = Holder.UNKNOWN if lock is None or not lock.pod else await self._holder(node, lock, line)
+            unchanged_seconds = self._clock.monotonic() - seen.since_seconds
+            match judge(
+                lock,
+                unreadable=unreadable,
+                pod=pod,
+                holder=holder,
+                unchanged_seconds=unchanged_seconds,
+                expiry_seconds=self._expiry_seconds,
+            ):
+                case Standing.OURS:
+                    line.held_by, line.done = pod, False
+                    return
+                case Standing.FREE | Standing.STALE:
+                    line.writing = pod
+                    written = await self._write(node, seen, NodeLock(time=self._clock.utc(), namespace=pod.namespace, pod=pod.name))
+                    line.writing = None
+                    if written:
+                        line.held_by, line.done = pod, False
+                        return
+                case Standing.HELD:
+                    await _first(line.changed, timeout_seconds=self._expiry_seconds - unchanged_seconds + RETRY_SECONDS)
+
+    async def _holder(self, node: str, lock: NodeLock, line: _Line) -> Holder:
+        held_by = line.held_by
+        ours = held_by is not None and (held_by.namespace, held_by.name) == (lock.namespace, lock.pod)
+        if ours and line.done:
+            return Holder.DONE
+        uid = held_by.uid if ours and held_by is not None else ""
+        pod = self._find_pod(lock.namespace, lock.pod)
+        if pod is None or (uid and pod.metadata.uid != uid):  # the watch may lag behind the lock: the API server knows
+            try:
+                pod = await self._cluster.get(api.PODS, lock.pod, namespace=lock.namespace)
+            except api.NotFound:
+                return Holder.DONE
+            except api.ClusterError as exc:
+                log.warning("lock holder not looked up", node=node, holder=f"{lock.namespace}/{lock.pod}", error=str(exc))
+                return Holder.PENDING
+        return holder_state(pod, node, uid=uid)
+
+    async def _write(self, node: str, seen: _Seen, lock: NodeLock | None) -> bool:
+        """Compare and set; on a lost race look again, so that the next judgement is of what is there now."""
+        text = None if lock is None else nodelock.encode(lock)
+        try:
+            patched = await self._cluster.patch(
+                api.NODES, node, {"metadata": {"annotations": {keys.NODE_LOCK: text}}}, resource_version=seen.resource_version
+            )
+        except api.NotFound as exc:
+            raise LockUnavailable(f"node {node} is gone") from exc
+        except api.Conflict:
+            await self._refresh(node)
+            return False
+        except (api.Unavailable, api.TooManyRequests) as exc:
+            log.warning("node lock not written", node=node, error=str(exc))
+            await asyncio.sleep(RETRY_SECONDS)
+            await self._refresh(node)  # it may have been written all the same
+            return False
+        except api.ClusterError as exc:
+            raise LockUnavailable(f"node {node} cannot be locked: {exc}") from exc
+        self._see(node, text or "", patched.metadata.resource_version)
+        return True
+
+    async def _remove(self, node: str) -> None:
+        self._to_release.discard(node)
+        line = self._lines.get(node)
+        if line is None or line.waiting:
+            return
+        async with line.turn:
+            try:
+                while line.done and line.held_by is not None:
+                    if not self._names(node, line.held_by):  # removed by another hand, or the watch has not shown it yet
+                        await self._refresh(node)
+                    if not self._names(node, line.held_by) or await self._write(node, self._seen[node], None):
+                        line.held_by, line.done = None, False
+            except LockUnavailable as exc:
+                log.warning("node lock not removed", node=node, error=str(exc))
+
+    async def _refresh(self, node: str) -> _Seen:
+        try:
+            found = await self._cluster.get(api.NODES, node)
+        except api.ClusterError as exc:
+            raise LockUnavailable(f"node {node} cannot be read: {exc}") from exc
+        self._see(node, found.metadata.annotations.get(keys.NODE_LOCK, ""), found.metadata.resource_version)
+        return self._seen[node]
+
+    def _see(self, node: str, text: str, resource_version: str) -> bool:
+        """Remember what was seen; return whether the lock's text is new. An older version than the last one seen is no news."""
+        earlier = self._seen.get(node)
+        if earlier is not None and _older(resource_version, earlier.resource_version):
+            return False
+        if earlier is not None and earlier.text == text:
+            self._seen[node] = _Seen(text=text, resource_version=resource_version, since_seconds=earlier.since_seconds)
+            return False
+        self._seen[node] = _Seen(text=text, resource_version=resource_version, since_seconds=self._clock.monotonic())
+        return True
+
+    def _names(self, node: str, pod: PodRef) -> bool:
+        seen = self._seen.get(node)
+        lock = None if seen is None else _read(seen.text)[0]
+        return lock is not None and (lock.namespace, lock.pod) == (pod.namespace, pod.name)
+
+    def _holder_text(self, node: str) -> str:
+        seen = self._seen.get(node)
+        lock = None if seen is None else _read(seen.text)[0]
+        return f"pod {lock.namespace}/{lock.pod}" if lock is not None and lock.pod else "somebody"
+
+
+def _read(text: str) -> tuple[NodeLock | None, bool]:
+    if not text:
+        return None, False
+    try:
+        return nodelock.decode(text), False
+    except RecordError:
+        return None, True
+
+
+def _older(version: str, than: str) -> bool:
+    """Whether resourceVersion ``version`` is before ``than`` (comparable integers, as Kubernetes guarantees from 1.35)."""
+    try:
+        return int(version) < int(than)
+    except ValueError:
+        return False
+
+
+async def _first(event: asyncio.Event, *, timeout_seconds: float) -> None:
+    """Return when ``event`` is set, or after the time-out."""
+    try:
+        async with asyncio.timeout(timeout_seconds if math.isfinite(timeout_seconds) else None):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,210 @@
+"""What each pod holds, as its own record says: decides what a change of a pod does to the ledger. No I/O.
+
+A bound pod is charged from its allocated annotations until it is terminal or gone, terminating or not (trap T10); release goes by UID alone
+(trap T30). While it is unbound, its annotations count only if another HAMi scheduler wrote them (phase ``allocating``) and this scheduler was
+never asked about it: what we reserve is kept in the ledger, and a stale annotation is not a second charge (trap T4). A record that cannot be read
+fences the node of the pod until it is repaired or the pod is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_protocol.devices import ContainerKind, PodRef, VendorAssignment
+from hami_protocol.errors import RecordError
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
+from hami_scheduler.inventory import Fence
+from hami_scheduler.placement import ClusterState
+
+ALLOCATING = "allocating"
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """A pod that was on a node and holds nothing any more."""
+
+    pod: PodRef
+    node: str
+    reason: str
+
+
+class PodChange(Struct, frozen=True, kw_only=True):
+    """What a change of a pod came to."""
+
+    improved: frozenset[str] = frozenset()
+    """Nodes with more room than before."""
+    fenced: Fence | None = None
+    ended: Ended | None = None
+    withdrawn: Ended | None = None
+    """A reservation of ours that came to nothing: the pod is gone, over, or bound elsewhere."""
+
+
+@dataclass(slots=True)
+class _Charged:
+    """What the ledger holds because of a pod's record."""
+
+    node: str
+    record: tuple[str, ...]
+    """The texts that were read, so that they are read once."""
+    shrunk: bool
+
+
+class PodLedger:
+    """Feeds ``ClusterState`` with what pods hold according to their own records."""
+
+    def __init__(self, state: ClusterState, catalog: Catalog) -> None:
+        self._state = state
+        self._catalog = catalog
+        self._record_keys = tuple(sorted({vendor.allocated_key for vendor in catalog.vendors}))
+        self._charged: dict[str, _Charged] = {}
+        self._fences: dict[str, Fence] = {}
+        self._foreign: set[str] = set()
+        """Charged by another scheduler's word, and not bound."""
+        self._asked: set[str] = set()
+
+    def asked(self, uid: str) -> None:
+        """Filter was asked about this pod: kube-scheduler's cycle here decides from now on, not what is written on an unbound pod."""
+        self._asked.add(uid)
+        if uid in self._foreign:
+            self._foreign.discard(uid)
+            self._charged.pop(uid, None)
+            self._state.release(uid)
+
+    def changed(self, old: Pod | None, new: Pod | None) -> PodChange:
+        """Take one change of a pod; ``new`` None where it is gone. A namesake with another UID comes as a deletion, then an addition."""
+        if new is None:
+            return PodChange() if old is None else self._forget(old, "the pod was deleted")
+        if is_terminal(new):
+            return self._release(new, f"the pod is {new.status.phase}")
+        if new.spec.node_name:
+            return self._bound(new)
+        return self._unbound(new)
+
+    @property
+    def fences(self) -> dict[str, str]:
+        """By UID, the node that the pod's unreadable record fences."""
+        return {uid: fence.node for uid, fence in self._fences.items()}
+
+    def _bound(self, pod: Pod) -> PodChange:
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        record = self._record(pod)
+        if not record:
+            return self._withdraw_elsewhere(pod)  # bound without an assignment: what it uses of a device, nobody has granted
+        shrunk = init_is_over(pod)
+        earlier = self._charged.get(uid)
+        if earlier is not None and earlier.record == record and earlier.node == node:
+            return self._maybe_shrink(uid, earlier, shrunk=shrunk)
+        try:
+            assignments = self._catalog.read_assignments(pod)
+        except RecordError as exc:
+            return self._fence(pod, node, str(exc))
+        change = self._withdraw_elsewhere(pod)
+        unfenced = self._unfence(uid)
+        self._charge(pod, node, assignments, record, shrunk=shrunk)
+        return PodChange(improved=change.improved | unfenced, withdrawn=change.withdrawn)
+
+    def _unbound(self, pod: Pod) -> PodChange:
+        uid = pod.metadata.uid
+        annotations = pod.metadata.annotations
+        node = annotations.get(keys.ASSIGNED_NODE, "")
+        record = self._record(pod)
+        if uid in self._asked or not node or not record or annotations.get(keys.BIND_PHASE) != ALLOCATING:
+            return self._withdraw_foreign(uid)
+        earlier = self._charged.get(uid)
+        if earlier is not None and earlier.record == record and earlier.node == node:
+            return PodChange()
+        try:
+            assignments = self._catalog.read_assignments(pod)
+        except RecordError:
+            return PodChange()  # nothing runs by it; whoever binds the pod writes its record anew
+        self._charge(pod, node, assignments, record, shrunk=False)
+        self._foreign.add(uid)
+        return PodChange()
+
+    def _record(self, pod: Pod) -> tuple[str, ...]:
+        annotations = pod.metadata.annotations
+        return tuple(f"{key}={annotations[key]}" for key in self._record_keys if annotations.get(key))
+
+    def _charge(self, pod: Pod, node: str, assignments: tuple[VendorAssignment, ...], record: tuple[str, ...], *, shrunk: bool) -> None:
+        self._foreign.discard(pod.metadata.uid)
+        self._state.charge(pod_ref(pod), node, assignments, shrunk=shrunk)
+        self._charged[pod.metadata.uid] = _Charged(node, record, shrunk)
+
+    def _maybe_shrink(self, uid: str, charged: _Charged, *, shrunk: bool) -> PodChange:
+        if not shrunk or charged.shrunk:
+            return PodChange()
+        self._state.shrink(uid)
+        charged.shrunk = True
+        return PodChange(improved=frozenset({charged.node}))
+
+    def _fence(self, pod: Pod, node: str, reason: str) -> PodChange:
+        uid = pod.metadata.uid
+        fence = Fence(node=node, source=f"pod {uid}", reason=f"pod {pod_ref(pod)}: {reason}")
+        if self._fences.get(uid) == fence:
+            return PodChange()
+        self._fences[uid] = fence
+        self._state.fence(node, fence.source, fence.reason)  # what was charged before stays charged
+        return PodChange(fenced=fence)
+
+    def _unfence(self, uid: str) -> frozenset[str]:
+        fence = self._fences.pop(uid, None)
+        if fence is None:
+            return frozenset()
+        self._state.unfence(fence.node, fence.source)
+        return frozenset({fence.node})
+
+    def _withdraw_elsewhere(self, pod: Pod) -> PodChange:
+        """Drop our own reservation where the pod was bound to another node, or without it. What ran by a record stays, also without it."""
+        uid = pod.metadata.uid
+        entry = self._state.entry(uid)
+        if entry is None or uid in self._charged or (entry.node == pod.spec.node_name and self._record(pod)):
+            return PodChange()
+        self._state.release(uid)
+        withdrawn = Ended(pod=pod_ref(pod), node=entry.node, reason=f"the pod was bound to {pod.spec.node_name} by another hand")
+        return PodChange(improved=frozenset({entry.node}), withdrawn=withdrawn)
+
+    def _release(self, pod: Pod, reason: str) -> PodChange:
+        uid = pod.metadata.uid
+        unfenced = self._unfence(uid)
+        self._foreign.discard(uid)
+        bound = self._charged.pop(uid, None) is not None or bool(pod.spec.node_name)
+        entry = self._state.release(uid)
+        if entry is None:
+            return PodChange(improved=unfenced)
+        ended = Ended(pod=pod_ref(pod), node=entry.node, reason=reason)
+        improved = unfenced | {entry.node}
+        return PodChange(improved=improved, ended=ended) if bound else PodChange(improved=improved, withdrawn=ended)
+
+    def _withdraw_foreign(self, uid: str) -> PodChange:
+        """The other scheduler has taken its word back."""
+        if uid not in self._foreign:
+            return PodChange()
+        self._foreign.discard(uid)
+        self._charged.pop(uid, None)
+        entry = self._state.release(uid)
+        return PodChange() if entry is None else PodChange(improved=frozenset({entry.node}))
+
+    def _forget(self, pod: Pod, reason: str) -> PodChange:
+        change = self._release(pod, reason)
+        self._asked.discard(pod.metadata.uid)
+        return change
+
+
+def init_is_over(pod: Pod) -> bool:
+    """Whether every ordinary init container has ended well, so that only sidecars and app containers hold devices from now on.
+
+    False for a pod without any: nothing is over, and what it holds does not change.
+
+    A sidecar says nothing here: one that crashes in a loop is terminated now and then, also with exit code 0 (case B9).
+    """
+    ordinary = {placed.container.name for placed in containers_in_order(pod) if placed.kind is ContainerKind.INIT}
+    ended = {
+        status.name
+        for status in pod.status.init_container_statuses or ()
+        if status.state is not None and status.state.terminated is not None and status.state.terminated.exit_code == 0
+    }
+    return bool(ordinary) and ordinary <= ended

@@ -1,0 +1,58 @@
+"""Settings of the scheduler, from ``HAMI_*`` variables."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from hami_runtime.settings import ProcessSettings
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class PlacementMode(StrEnum):
+    """How filter answers."""
+
+    PINNED = "pinned"
+    """With the best node alone, which is reserved."""
+    RANKED = "ranked"
+    """With all nodes that fit; kube-scheduler chooses among them, and the fit is made again at bind."""
+
+
+class Settings(ProcessSettings, frozen=True, kw_only=True):
+    """Everything that can be set."""
+
+    extender_host: Annotated[str, Meta(description="address that kube-scheduler calls")] = "127.0.0.1"
+    extender_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
+    extender_certificate: Annotated[str, Meta(description="path of the extender's certificate; empty means plain HTTP, for loopback")] = ""
+    extender_key: Annotated[str, Meta(description="path of its key")] = ""
+    extender_client_ca: Annotated[str, Meta(description="authority that kube-scheduler's client certificate must be of")] = ""
+    advertise_url: Annotated[str, Meta(description="where other replicas reach our extender; empty means its own address")] = ""
+    api_host: Annotated[str, Meta(description="address of /v1")] = "127.0.0.1"
+    api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
+    api_open: Annotated[bool, Meta(description="answer /v1 without a token; only on a loopback address")] = False
+    leader_elect: Annotated[bool, Meta(description="share the work with replicas: one decides, the others forward to it")] = True
+    lease_name: Annotated[str, Meta(description="name of the Lease for that", min_length=1)] = "hami-scheduler-extender"
+    placement: Annotated[PlacementMode, Meta(description="answer filter with the best node, or rank all that fit")] = PlacementMode.PINNED
+    node_policy: Annotated[str, Meta(description="node policy of pods that name none: binpack or spread")] = "binpack"
+    device_policy: Annotated[str, Meta(description="device policy of pods that name none")] = "spread"
+    device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
+        ""
+    )
+    bind_timeout_seconds: Annotated[float, Meta(description="how long bind may take; below the extender's httpTimeout", gt=0)] = 28.0
+    hold_seconds: Annotated[float, Meta(description="longest life of a reservation whose pod kube-scheduler still holds", ge=30)] = 600.0
+    lock_expiry_seconds: Annotated[float, Meta(description="a node lock that has not changed for so long is taken over", gt=0)] = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would be unsafe or cannot work."""
+        if self.api_open and not is_loopback(self.api_host):
+            raise ValueError(f"HAMI_API_OPEN: true with HAMI_API_HOST {self.api_host!r}; accepted: a loopback address, or false")
+        if bool(self.extender_certificate) != bool(self.extender_key):
+            raise ValueError("HAMI_EXTENDER_CERTIFICATE and HAMI_EXTENDER_KEY: one is empty; accepted: both or none")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    return host in {"localhost", "::1"} or host.startswith("127.")

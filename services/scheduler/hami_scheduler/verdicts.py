@@ -1,0 +1,102 @@
+"""Why a pod was refused or where it goes, said to whoever asks: one Event per pod and change, the verdict on the bus, and what explain shows.
+
+The texts of FailedNodes are stable; figures are only here (a reason that changes at every try makes kube-scheduler try again at once, for ever).
+The store is bounded: the verdict that has not changed for longest is dropped first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from msgspec import Struct
+
+from hami_protocol.devices import PodRef
+from hami_protocol.events import Event, PodPlaced, PodRefused
+from hami_runtime.clock import Clock
+from hami_scheduler.placement import Placement, Refusal
+
+NORMAL = "Normal"
+WARNING = "Warning"
+INVALID_REQUEST = "invalid device request"
+"""In FailedAndUnresolvableNodes where the pod's request cannot be read; the Event has the field's path."""
+
+
+class Publish(Protocol):
+    """Where events for the bus go: ``Outbox.put``."""
+
+    def __call__(self, event: Event, event_id: str) -> object:
+        """Publish ``event`` as soon as the bus takes it."""
+        ...
+
+
+class Record(Protocol):
+    """Where Kubernetes Events go: ``EventRecorder.record``."""
+
+    def __call__(self, about: PodRef | str, type_: str, reason: str, message: str) -> object:
+        """Record an Event about a pod, or about the node of that name."""
+        ...
+
+
+class Verdict(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The last word on a pod."""
+
+    verdict: PodPlaced | PodRefused
+    time: str
+
+
+class Verdicts:
+    """Says and keeps the last verdict on each pod."""
+
+    def __init__(self, publish: Publish, record: Record, clock: Clock, *, capacity: int = 20_000) -> None:
+        self._publish = publish
+        self._record = record
+        self._clock = clock
+        self._capacity = capacity
+        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+        self._count = 0
+
+    def refused(self, pod: PodRef, refusal: Refusal, *, node_count: int) -> None:
+        """No node takes ``pod`` now."""
+        verdict = PodRefused(
+            pod=pod, summary=refusal.summary, node_count=node_count, reasons=dict(refusal.reasons), nearest=tuple(refusal.nearest)
+        )
+        if self._keep(verdict):
+            self._record(pod, WARNING, "FilteringFailed", refusal.summary)
+
+    def invalid(self, pod: PodRef, error: str, *, node_count: int) -> None:
+        """The request of ``pod`` cannot be read, wherever it goes; ``error`` has the field's path."""
+        verdict = PodRefused(pod=pod, summary=error, node_count=node_count, reasons={INVALID_REQUEST: node_count})
+        if self._keep(verdict):
+            self._record(pod, WARNING, "FilteringFailed", f"{INVALID_REQUEST}: {error}")
+
+    def placed(self, pod: PodRef, placement: Placement, *, node_count: int) -> None:
+        """``pod`` goes to ``placement``'s node."""
+        fitting = placement.fitting_count
+        verdict = PodPlaced(pod=pod, node=placement.node, fitting_node_count=fitting, node_count=node_count, score=float(placement.score))
+        if self._keep(verdict):
+            text = f"find fit node({placement.node}), {node_count - fitting} nodes not fit, {fitting} nodes fit"
+            self._record(pod, NORMAL, "FilteringSucceed", text)
+
+    def of(self, pod: PodRef) -> Verdict | None:
+        """The last verdict on ``pod``, by its UID."""
+        return self._verdicts.get(pod.uid)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._verdicts.pop(uid, None)
+
+    def _keep(self, verdict: PodPlaced | PodRefused) -> bool:
+        """Keep and publish ``verdict`` if it says something new; return whether it does."""
+        uid = verdict.pod.uid
+        earlier = self._verdicts.get(uid)
+        if earlier is not None and earlier.verdict == verdict:
+            return False
+        now = self._clock.utc()
+        self._verdicts[uid] = Verdict(verdict=verdict, time=now.isoformat(timespec="milliseconds"))
+        self._verdicts.move_to_end(uid)
+        if len(self._verdicts) > self._capacity:
+            self._verdicts.popitem(last=False)
+        self._count += 1
+        self._publish(verdict, f"{uid}/verdict/{now.timestamp():.3f}/{self._count}")
+        return True

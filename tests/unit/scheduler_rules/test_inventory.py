@@ -1,0 +1,177 @@
+"""Which copy of a registration counts, and what fences a node."""
+
+import pytest
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys, registration
+from hami_protocol.devices import AllocationMode, RegisteredDevice
+from hami_protocol.events import DevicesReported, LivenessChanged
+from hami_scheduler.inventory import Inventory, InventoryChange, cordoned
+from hami_scheduler.placement import ClusterState, Placement, Refusal
+from tests.builders import a_device, a_node, a_request
+
+REGISTER = keys.register("nvidia")
+GENERATION = keys.generation("nvidia")
+
+
+def registered(*devices: RegisteredDevice, generation: int | None = None, **more: str) -> dict[str, str]:
+    annotations = {REGISTER: registration.encode_text(devices), **more}
+    return annotations if generation is None else annotations | {GENERATION: str(generation)}
+
+
+def reported(*devices: RegisteredDevice, generation: int, **fields: object) -> DevicesReported:
+    return DevicesReported(node="n1", device_type="nvidia", generation=generation, devices=devices, **fields)  # type: ignore[arg-type]
+
+
+class World:
+    def __init__(self) -> None:
+        self.state = ClusterState(Catalog())
+        self.inventory = Inventory(self.state, Catalog())
+
+    def node(self, annotations: dict[str, str]) -> InventoryChange:
+        return self.inventory.node_changed("n1", a_node(annotations=annotations))
+
+    def uuids(self) -> list[str]:
+        return [held.device.uuid for held in self.state.devices("n1")]
+
+    def reason(self) -> str | None:
+        found = self.state.judge(a_request(memory_mib=1000), ["n1"], uid="u")
+        if isinstance(found, Placement):
+            return None
+        return (found.failed | found.unresolvable)["n1"]  # type: ignore[operator]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_node_has_what_its_annotation_says(world: World) -> None:
+    assert world.node(registered(a_device("GPU-A"), a_device("GPU-B"))).improved
+    assert world.uuids() == ["GPU-A", "GPU-B"]
+    assert world.reason() is None
+
+
+def test_the_same_text_again_changes_nothing(world: World) -> None:
+    world.node(registered(a_device()))
+    assert world.node(registered(a_device())) == InventoryChange()
+
+
+def test_the_bus_counts_where_its_generation_is_higher(world: World) -> None:
+    world.node(registered(a_device("GPU-A"), generation=3))
+    world.inventory.reported(reported(a_device("GPU-B"), generation=4))
+    assert world.uuids() == ["GPU-B"]
+    world.node(registered(a_device("GPU-C"), generation=5))
+    assert world.uuids() == ["GPU-C"]
+
+
+def test_an_older_report_changes_nothing(world: World) -> None:
+    world.node(registered(a_device("GPU-A"), generation=5))
+    world.inventory.reported(reported(a_device("GPU-B"), generation=5))
+    world.inventory.reported(reported(a_device("GPU-C"), generation=4))
+    assert world.uuids() == ["GPU-A"]
+
+
+def test_a_report_waits_for_its_node(world: World) -> None:
+    assert world.inventory.reported(reported(a_device("GPU-B"), generation=1)) == InventoryChange()
+    assert world.reason() == "node unregistered"
+    world.node({})
+    assert world.uuids() == ["GPU-B"]
+
+
+def test_a_deleted_node_takes_its_reports_along(world: World) -> None:
+    world.node({})
+    world.inventory.reported(reported(a_device("GPU-B"), generation=7))
+    world.inventory.node_changed("n1", None)
+    world.node({})
+    assert world.uuids() == []
+
+
+@pytest.mark.parametrize("text", ["GPU-A,ten,24576,100,NVIDIA,0,true:", "[{", "\x00", "GPU-A,10,24576:"])
+def test_a_registration_that_cannot_be_read_fences_the_node_and_keeps_what_was_known(world: World, text: str) -> None:
+    world.node(registered(a_device("GPU-A")))
+    change = world.node({REGISTER: text})
+    assert [(fence.node, fence.source) for fence in change.fenced] == [("n1", "nvidia registration")]
+    assert world.uuids() == ["GPU-A"]
+    assert world.reason() == "node has an unreadable record"
+    assert world.node({REGISTER: text}).fenced == ()
+    assert world.node(registered(a_device("GPU-A"))).improved
+    assert world.reason() is None
+
+
+def test_a_newer_report_lifts_the_fence_of_an_unreadable_annotation(world: World) -> None:
+    world.node({REGISTER: "[{", GENERATION: "1"})
+    assert world.inventory.reported(reported(a_device("GPU-B"), generation=2)).improved
+    assert world.reason() is None
+
+
+def test_a_plugin_of_another_form_is_read_by_the_registry(world: World) -> None:
+    world.node({REGISTER: "its own form"})
+    world.inventory.reported(reported(a_device("GPU-B"), generation=0, third_party=True))
+    assert world.reason() is None
+
+
+@pytest.mark.parametrize("generation", ["", "-1", "x", "1" * 40, "٣"])
+def test_a_generation_that_cannot_be_read_is_the_oldest(world: World, generation: str) -> None:
+    world.node(registered(a_device("GPU-A")) | {GENERATION: generation})
+    world.inventory.reported(reported(a_device("GPU-B"), generation=1))
+    assert world.uuids() == ["GPU-B"]
+
+
+def test_a_node_that_does_not_report_takes_no_pods_and_is_back_with_the_next_verdict(world: World) -> None:
+    world.node(registered(a_device()))
+    world.inventory.liveness_changed(LivenessChanged(node="n1", device_type="nvidia", alive=False, reason="silent for 60 s"))
+    assert world.reason() == "node not reporting"
+    assert world.uuids() == ["GPU-A"]
+    change = world.inventory.liveness_changed(LivenessChanged(node="n1", device_type="nvidia", alive=True, reason=""))
+    assert change.improved
+    assert world.reason() is None
+
+
+@pytest.mark.parametrize("key", [keys.handshake("nvidia"), keys.LEGACY_HANDSHAKE])
+def test_a_node_that_an_older_scheduler_gave_up_waits_for_its_next_handshake(world: World, key: str) -> None:
+    world.node(registered(a_device(), **{key: "Deleted_2024.01.10 04:06:57"}))
+    assert world.reason() == "node not reporting"
+    world.node(registered(a_device(), **{key: "Requesting_2024.01.10 04:06:57"}))
+    assert world.reason() is None
+
+
+def test_the_registrys_verdict_counts_more_than_the_handshake(world: World) -> None:
+    world.inventory.liveness_changed(LivenessChanged(node="n1", device_type="nvidia", alive=True, reason=""))
+    world.node(registered(a_device(), **{keys.handshake("nvidia"): "Deleted_2024.01.10 04:06:57"}))
+    assert world.reason() is None
+
+
+def test_a_cordon_takes_effect_with_the_annotation_and_ends_with_it(world: World) -> None:
+    world.node(registered(a_device("GPU-A")))
+    world.node(registered(a_device("GPU-A"), **{keys.DEVICE_CORDON: " GPU-A , "}))
+    assert world.reason() == "1/1 CardCordoned"
+    world.node(registered(a_device("GPU-A")))
+    assert world.reason() is None
+
+
+def test_cordoned_devices_are_listed_with_commas() -> None:
+    assert cordoned(" GPU-A,,GPU-B , ") == frozenset({"GPU-A", "GPU-B"})
+    assert cordoned("") == frozenset()
+
+
+@pytest.mark.parametrize("scores", ["[{", "{}", '[{"uuid": "GPU-A", "score": {"GPU-B": "x"}}]', "[[]]"])
+def test_pair_scores_that_cannot_be_read_are_only_a_lost_preference(world: World, scores: str) -> None:
+    world.node(registered(a_device("GPU-A"), a_device("GPU-B"), **{keys.NODE_PAIR_SCORES: scores}))
+    assert world.reason() is None
+
+
+def test_the_mode_is_envvar_until_somebody_says_otherwise(world: World) -> None:
+    assert world.inventory.mode("n1") is AllocationMode.ENVVAR
+    world.node(registered(a_device(), **{keys.ALLOCATION_MODE: "cdi"}))
+    assert world.inventory.mode("n1") is AllocationMode.CDI
+    world.node(registered(a_device(), **{keys.ALLOCATION_MODE: "something else"}))
+    assert world.inventory.mode("n1") is AllocationMode.ENVVAR
+    world.inventory.reported(reported(a_device(), generation=1, allocation_mode=AllocationMode.CDI))
+    assert world.inventory.mode("n1") is AllocationMode.CDI
+
+
+def test_a_node_without_devices_is_unregistered(world: World) -> None:
+    assert world.node({}) == InventoryChange()
+    assert isinstance(world.state.judge(a_request(), ["n1"], uid="u"), Refusal)
+    assert world.reason() == "node unregistered"
