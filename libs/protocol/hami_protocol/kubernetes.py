@@ -188,11 +188,19 @@ class NodeSpec(_Object, frozen=True, kw_only=True):
     taints: tuple[Taint, ...] | None = None
 
 
+class NodeSystemInfo(_Object, frozen=True, kw_only=True):
+    """status.nodeInfo, as far as it says what the node's kubelet and runtime can do."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
 class NodeStatus(_Object, frozen=True, kw_only=True):
     """status of a node."""
 
     capacity: dict[str, Quantity] | None = None
     allocatable: dict[str, Quantity] | None = None
+    node_info: NodeSystemInfo | None = None
     conditions: tuple[Condition, ...] | None = None
 
 
