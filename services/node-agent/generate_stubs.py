@@ -1,4 +1,5 @@
 """Generate ``hami_node_agent/api/*_pb2*`` from the ``.proto`` files beside them. Run it after changing one; ``--check`` only compares."""
+# ruff: noqa: INP001
 
 from __future__ import annotations
 

@@ -122,6 +122,7 @@ GRANT_DEVICE: Final = Layout(
         "context_bytes": Field(offset=80, size=8, count=1, kind="uint"),
         "sm_percent": Field(offset=88, size=4, count=1, kind="uint"),
         "flags": Field(offset=92, size=4, count=1, kind="uint"),
+        "started_with_percent": Field(offset=96, size=4, count=1, kind="uint"),
     },
 )
 

@@ -1,0 +1,287 @@
+"""The node-agent, put together from its ports: bus, cluster, clock, hardware, kubelet's records, the host's files. No gRPC, no HTTP.
+
+The gRPC shell calls ``allocate``, ``pre_start`` and ``preferred``, and sends ``devices.advertised`` to kubelet; the simulation calls them too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from hami_devices.catalog import Catalog
+from hami_node_agent.answers import Answer, PluginOptions
+from hami_node_agent.cdi import DriverEdits
+from hami_node_agent.cdi_mode import CdiMode
+from hami_node_agent.cleanup import Cleanup
+from hami_node_agent.envvar_mode import EnvvarMode
+from hami_node_agent.granting import Granting, GrantPolicy
+from hami_node_agent.grants_view import GrantsView
+from hami_node_agent.hardware import Hardware
+from hami_node_agent.health import HealthRules
+from hami_node_agent.hostfiles import HostFiles
+from hami_node_agent.journal import Journal
+from hami_node_agent.kubelet_records import KubeletRecords
+from hami_node_agent.needs import HostPaths, Shim
+from hami_node_agent.node_devices import NodeDevices
+from hami_node_agent.node_pods import NodePods
+from hami_node_agent.refusals import Refusal, RefusalKind, Refused
+from hami_node_agent.registration import Registration
+from hami_node_agent.sharing import Sharing
+from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat
+from hami_protocol.pods import pod_ref
+from hami_runtime.bus import Bus
+from hami_runtime.clock import Clock
+from hami_runtime.kube.cluster import Cluster
+from hami_runtime.kube.events import EventRecorder
+from hami_runtime.lifecycle import Loop, until
+from hami_runtime.outbox import Outbox
+from hami_runtime.telemetry import OFF, Attributes, Telemetry
+
+log = structlog.get_logger()
+OUTBOX_CAPACITY = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentOptions:
+    """What one agent is told."""
+
+    node: str
+    mode: AllocationMode
+    device_type: str = "nvidia"
+    register_format: RegisterFormat = RegisterFormat.TEXT
+    sharing: Sharing = field(default_factory=Sharing)
+    rules: HealthRules = field(default_factory=HealthRules)
+    probe_seconds: float = 10.0
+    policy: GrantPolicy = field(default_factory=GrantPolicy)
+    paths: HostPaths = field(default_factory=HostPaths)
+    cdi_folder: str = "/var/run/cdi"
+    shim: Shim = field(default_factory=Shim)
+    shim_required: bool = False
+    """Not ready, and serves nobody, without the shim."""
+    shim_version: str = ""
+    pass_device_nodes: bool = False
+    """``envvar``: also name the cards' device nodes in the answer, for runtimes that do not read ``NVIDIA_VISIBLE_DEVICES``."""
+
+
+class NodeAgent:
+    """One node's agent."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        bus: Bus,
+        cluster: Cluster,
+        clock: Clock,
+        hardware: Hardware,
+        kubelet: KubeletRecords,
+        files: HostFiles,
+        catalog: Catalog,
+        driver: Callable[[], DriverEdits] = DriverEdits,
+        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+        telemetry: Telemetry = OFF,
+    ) -> None:
+        vendor = catalog.by_device_type(options.device_type)
+        if vendor is None:
+            raise ValueError(f"device type {options.device_type!r} is not known")
+        self.options = options
+        self.vendor = vendor
+        self.journal = Journal(files, options.paths.journal)
+        self.devices = NodeDevices(
+            hardware, clock, self.journal, sharing=options.sharing, rules=options.rules, probe_seconds=options.probe_seconds
+        )
+        self.pods = NodePods(cluster, clock, node=options.node)
+        self.view = GrantsView(bus, node=options.node)
+        self.outbox = Outbox(bus, clock, source=f"/hami/node-agent/{options.node}", capacity=OUTBOX_CAPACITY)
+        self.recorder = EventRecorder(cluster, clock, "hami-node-agent")
+        self._clock = clock
+        self._telemetry = telemetry
+        self._granting = granting = Granting(
+            node=options.node,
+            vendor=vendor,
+            catalog=catalog,
+            view=self.view,
+            devices=self.devices,
+            files=files,
+            journal=self.journal,
+            outbox=self.outbox,
+            recorder=self.recorder,
+            paths=options.paths,
+            shim=options.shim,
+            policy=options.policy,
+            telemetry=telemetry,
+        )
+        self._mode: CdiMode | EnvvarMode
+        if options.mode is AllocationMode.CDI:
+            self._mode = CdiMode(
+                granting,
+                pods=self.pods,
+                kubelet=kubelet,
+                files=files,
+                journal=self.journal,
+                cdi_folder=options.cdi_folder,
+                driver=driver,
+                new_name=new_name,
+            )
+        else:
+            self._mode = EnvvarMode(
+                granting, pods=self.pods, kubelet=kubelet, journal=self.journal, new_name=new_name, device_nodes=self._device_nodes
+            )
+        self._cleanup = Cleanup(
+            node=options.node,
+            vendor=vendor,
+            clock=clock,
+            pods=self.pods,
+            kubelet=kubelet,
+            files=files,
+            journal=self.journal,
+            outbox=self.outbox,
+            view=self.view,
+            paths=options.paths,
+            cdi_folder=options.cdi_folder,
+            forget=self._mode.ended,
+        )
+        self.registration = Registration(
+            bus=bus,
+            clock=clock,
+            journal=self.journal,
+            devices=self.devices,
+            pods=self.pods,
+            node=options.node,
+            vendor=vendor,
+            mode=options.mode,
+            register_format=options.register_format,
+            shim_version=options.shim_version,
+            boot=new_name(),
+        )
+        self._allocations = telemetry.counter("hami_agent_allocations", "Allocate and PreStartContainer calls, by outcome")
+        self._seconds = telemetry.histogram("hami_agent_allocation_seconds", "How long Allocate and PreStartContainer took")
+        telemetry.gauge("hami_agent_devices", "cards of this node, by health", self._device_counts)
+        telemetry.gauge("hami_agent_outbox_pending", "outcomes that wait for the bus", lambda: self.outbox.pending)
+        telemetry.gauge("hami_agent_undecodable_messages", "grants that could not be read", lambda: self.view.undecodable)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """What runs as long as the agent does."""
+        return (
+            self.pods.run_pods,
+            self.pods.run_node,
+            self.view.follow,
+            self.outbox.run,
+            self.recorder.run,
+            self.devices.watch,
+            self.devices.rescan,
+            self.devices.recover,
+            self.flag_running_pods,
+            self.report_devices,
+            self.say_again,
+            self._cleanup.run,
+        )
+
+    @property
+    def plugin_options(self) -> PluginOptions:
+        """What kubelet may call."""
+        return self._mode.options
+
+    def not_ready(self) -> str | None:
+        """Why the agent cannot do its job now; None where it can."""
+        if not self.devices.scanned.is_set():
+            return "the hardware has not been asked yet"
+        if self.devices.lost:
+            return f"the hardware cannot be asked: {self.devices.lost}"
+        if not self.pods.synced:
+            return "this node's pods have not been listed yet"
+        if self.options.shim_required and not self.options.shim.library:
+            return f"the shim is not installed below {self.options.paths.vgpu}"
+        return None
+
+    async def allocate(self, device_ids: Sequence[str]) -> Answer:
+        """Kubelet's Allocate for one container.
+
+        Raises:
+            Refused: with the reason.
+        """
+        with self._measured("allocate"):
+            return await self._mode.allocate(device_ids)
+
+    async def pre_start(self, device_ids: Sequence[str]) -> None:
+        """Kubelet's PreStartContainer.
+
+        Raises:
+            Refused: the container must not start, with the reason.
+        """
+        with self._measured("pre_start"):
+            await self._mode.pre_start(device_ids)
+
+    async def preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> tuple[str, ...]:
+        """Kubelet's GetPreferredAllocation; empty for no preference."""
+        return await self._mode.preferred(available, required, size)
+
+    async def sweep(self) -> None:
+        """Clean up now instead of at the next round; for tests and simulations."""
+        await self._cleanup.sweep()
+
+    async def report_devices(self, stop: asyncio.Event) -> None:
+        """Report devices, once it is known what was reported before."""
+        async for _ in until(stop, self._once(self.pods.wait_synced)):
+            await self.registration.run(stop)
+
+    async def say_again(self, stop: asyncio.Event) -> None:
+        """After a restart, repeat the outcomes that the cluster does not show yet."""
+        async for _ in until(stop, self._once(self.pods.wait_synced)):
+            self._granting.say_again(self.pods.live.values())
+            await stop.wait()
+
+    async def flag_running_pods(self, stop: asyncio.Event) -> None:
+        """Tell the pods of a card that goes out (case D4)."""
+        flagged: frozenset[str] = frozenset()
+        async for _ in until(stop, self.devices.changed.each()):
+            sick = self.devices.unhealthy
+            for device in sorted(sick.keys() - flagged):
+                for pod in self._holders(device):
+                    self.recorder.record(pod, "Warning", "DeviceUnhealthy", f"device {device} is out: {sick[device]}")
+            flagged = frozenset(sick)
+
+    def _holders(self, device: str) -> Iterator[PodRef]:
+        for uid, pod in sorted(self.pods.live.items()):
+            held = self.view.get(uid, self.vendor.name)
+            if held and any(share.uuid == device for container in held.containers for share in container.shares):
+                yield pod_ref(pod)
+
+    def _device_nodes(self, uuids: Sequence[str]) -> tuple[str, ...]:
+        if not self.options.pass_device_nodes:
+            return ()
+        paths = {device.uuid: device.paths for device in self.devices.inventory.devices}
+        return tuple(path for uuid_ in uuids for path in paths.get(uuid_, ()))
+
+    def _device_counts(self) -> list[tuple[float, Attributes]]:
+        devices = self.devices.registered
+        healthy = sum(device.healthy for device in devices)
+        return [(healthy, {"healthy": "true"}), (len(devices) - healthy, {"healthy": "false"})]
+
+    @staticmethod
+    async def _once(condition: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        await condition()
+        yield
+
+    @contextmanager
+    def _measured(self, call: str) -> Iterator[None]:
+        started = self._clock.monotonic()
+        outcome = "failed"
+        try:
+            if self.options.shim_required and not self.options.shim.library:
+                raise Refused(Refusal(kind=RefusalKind.NOT_READY, reason=self.not_ready() or ""))
+            with self._telemetry.span(call, node=self.options.node):
+                yield
+            outcome = "served"
+        except Refused as refused:
+            outcome = str(refused.refusal.kind)
+            raise
+        finally:
+            self._allocations.add(1, {"call": call, "outcome": outcome})
+            self._seconds.record(self._clock.monotonic() - started, {"call": call})

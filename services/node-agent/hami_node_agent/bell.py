@@ -1,0 +1,54 @@
+"""A bell: who waits for something to change is woken by every ring, and looks again. Nothing is carried, so nothing can be missed or kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Bell:
+    """Rung by whoever changes state, on the event loop."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+        self.rings = 0
+
+    def ring(self) -> None:
+        """Wake everybody who waits now."""
+        self.rings += 1
+        self._rung.set()
+        self._rung = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Return at the next ring."""
+        await self._rung.wait()
+
+    async def each(self) -> AsyncIterator[None]:
+        """Once now, then after every ring; rings that come while the receiver is at work are one."""
+        while True:
+            seen = self.rings
+            yield
+            while self.rings == seen:
+                await self.wait()
+
+    async def pause(self, stop: asyncio.Event, seconds: float) -> None:
+        """Return at the next ring, after ``seconds``, or when ``stop`` is set."""
+        waiting = [asyncio.ensure_future(self.wait()), asyncio.ensure_future(stop.wait())]
+        try:
+            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    async def until(self, look: Callable[[], T | None], *, seconds: float) -> T | None:
+        """What ``look`` finds, now or after a ring; None where it has found nothing after ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                while (found := look()) is None:
+                    await self.wait()
+        except TimeoutError:
+            return look()
+        return found

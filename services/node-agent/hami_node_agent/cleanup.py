@@ -1,0 +1,181 @@
+"""What is left when a pod has ended: says so on the bus, once, and takes away its specs, grants and folders, when nobody can need them.
+
+A pod has ended when its phase says so, or when its object is gone. Files go only when, besides, the API server itself lists no such pod on
+this node and kubelet names it no more (or cannot be asked, and a grace period has passed). Files of pods that nobody knows (the journal was
+lost) are treated alike. An error costs one round, never another pod's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from hami_devices.vendor import Vendor
+from hami_node_agent import cdi
+from hami_node_agent.checkpoint import Checkpoint
+from hami_node_agent.grants_view import GrantsView
+from hami_node_agent.hostfiles import HostFiles
+from hami_node_agent.journal import Journal
+from hami_node_agent.kubelet_records import KubeletRecords
+from hami_node_agent.needs import HostPaths
+from hami_node_agent.node_pods import NodePods
+from hami_protocol.devices import PodRef
+from hami_protocol.events import PodReleased
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import is_terminal, pod_ref
+from hami_runtime.clock import Clock
+from hami_runtime.kube.cluster import ClusterError
+from hami_runtime.lifecycle import sleep_until
+from hami_runtime.outbox import Outbox
+
+log = structlog.get_logger()
+SWEEP_SECONDS: Final = 10.0
+GRACE_SECONDS: Final = 60.0
+"""For containers of a pod that was deleted by force and that kubelet may still be stopping."""
+
+
+class Cleanup:
+    """Ends of pods on one node."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        vendor: Vendor,
+        clock: Clock,
+        pods: NodePods,
+        kubelet: KubeletRecords,
+        files: HostFiles,
+        journal: Journal,
+        outbox: Outbox,
+        view: GrantsView,
+        paths: HostPaths,
+        cdi_folder: str,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._node = node
+        self._vendor = vendor
+        self._clock = clock
+        self._pods = pods
+        self._kubelet = kubelet
+        self._files = files
+        self._journal = journal
+        self._outbox = outbox
+        self._view = view
+        self._paths = paths
+        self._cdi_folder = cdi_folder.rstrip("/")
+        self._forget = forget
+        self._gone_since: dict[str, float] = {}
+        pods.subscribe(self._pod_changed)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Sweep now and then."""
+        await self._pods.wait_synced()
+        self._release_missed()
+        while not stop.is_set():
+            try:
+                await self.sweep()
+            except (ClusterError, OSError) as exc:
+                log.warning("sweep not finished", reason=str(exc))
+            await sleep_until(stop, SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Take away what belongs to pods that are over.
+
+        Raises:
+            ClusterError: the API server could not be asked, so that nothing was taken away.
+            OSError: something could not be removed.
+        """
+        over = sorted(uid for uid in self._uids_on_host() if self._is_over(uid))
+        self._gone_since = {uid: self._gone_since.get(uid, self._clock.monotonic()) for uid in over}
+        if not over:
+            return
+        listed = await self._pods.listed_uids()
+        held = await self._held_by_kubelet()
+        for uid in over:
+            pod = self._pods.get(uid)
+            if uid in listed and pod is None:
+                continue  # our view is late, the pod is there
+            if self._may_be_needed(uid, held):
+                continue
+            self._remove(uid)
+            if pod is None:
+                self._journal.forget(uid)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._release(pod_ref(old), held=self._vendor.allocated_key in old.metadata.annotations, reason="the pod is gone")
+        if new is not None and is_terminal(new):
+            held = self._vendor.allocated_key in new.metadata.annotations
+            self._release(pod_ref(new), held=held, reason=f"the pod has ended: {new.status.phase}")
+
+    def _release_missed(self) -> None:
+        """Pods that ended while the agent was away: the journal knows them, the cluster does not."""
+        for uid, record in sorted(self._journal.pods.items()):
+            if self._pods.get(uid) is None:
+                record.released = False  # said once more: it may not have reached anybody
+                self._release(record.pod, held=True, reason="the pod is gone")
+
+    def _release(self, ref: PodRef, *, held: bool, reason: str) -> None:
+        if not held and ref.uid not in self._journal.pods:
+            return
+        record = self._journal.pod(ref)
+        if record.released:
+            return
+        record.released = True
+        self._journal.save()
+        self._view.forget(ref.uid)
+        self._forget(ref.uid)
+        self._outbox.put(PodReleased(pod=ref, node=self._node, reason=reason), f"{ref.uid}/released/agent", by_agent=True)
+
+    def _uids_on_host(self) -> set[str]:
+        folders = (*self._files.names(self._paths.containers), *self._files.names(self._paths.grants))
+        specs = (cdi.pod_uid_of(name) for name in self._files.names(self._cdi_folder))
+        return {uid for uid in (*(name.partition("_")[0] for name in folders), *specs, *self._journal.pods) if uid}
+
+    def _is_over(self, uid: str) -> bool:
+        pod = self._pods.get(uid)
+        return pod is None or is_terminal(pod)
+
+    async def _held_by_kubelet(self) -> frozenset[tuple[str, str]] | None:
+        """Pods, by namespace and name, that kubelet lists with devices of ours; None where it cannot be asked."""
+        listed = await self._kubelet.listed(self._vendor.count_resource)
+        if listed is None:
+            return None
+        return frozenset((pod.namespace, pod.name) for pod in listed if any(pod.containers.values()))
+
+    def _may_be_needed(self, uid: str, held: Iterable[tuple[str, str]] | None) -> bool:
+        record = self._journal.pods.get(uid)
+        in_grace = self._clock.monotonic() - self._gone_since[uid] < GRACE_SECONDS
+        if record is None or held is None:
+            return in_grace
+        if in_grace and (record.pod.namespace, record.pod.name) in held:
+            return True
+        return self._used_by_another(uid, frozenset(record.answers.values()))
+
+    def _used_by_another(self, uid: str, answers: frozenset[str]) -> bool:
+        """``envvar``: a twin may have been given what was written for this pod (``matching``)."""
+        known = self._kubelet.checkpoint()
+        if not isinstance(known, Checkpoint):
+            return False
+        live = self._pods.live
+        return any(
+            entry.pod_uid != uid and entry.pod_uid in live and any(answer in value for _, value in entry.environment)
+            for entry in known.held
+            for answer in answers
+        )
+
+    def _remove(self, uid: str) -> None:
+        prefix = f"{uid}_"
+        for folder in (self._paths.containers, self._paths.grants):
+            for name in self._files.names(folder):
+                if name.startswith(prefix):
+                    self._files.remove(f"{folder}/{name}")
+        for name in self._files.names(self._cdi_folder):
+            if cdi.pod_uid_of(name) == uid:
+                self._files.remove(f"{self._cdi_folder}/{name}")
+        self._gone_since.pop(uid, None)
+        log.info("pod cleaned up", uid=uid)

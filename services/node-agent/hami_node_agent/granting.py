@@ -1,0 +1,209 @@
+"""From a pod to the grant that it may be served from, and from a grant to what its containers need: what both allocation modes share.
+
+Asks the pod's annotation and the scheduler's event, and lets ``grants`` compare them. Writes folders and grant files of the host; never the
+API server. Outcomes go to the bus through the outbox, refusals to the pod's events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from opentelemetry.trace import Span
+
+from hami_devices.catalog import Catalog
+from hami_devices.vendor import Vendor
+from hami_node_agent import grants, node_pods
+from hami_node_agent.grants_view import GrantsView
+from hami_node_agent.hostfiles import HostFiles
+from hami_node_agent.journal import Journal
+from hami_node_agent.needs import HostPaths, Needs, Shim, needs
+from hami_node_agent.node_devices import NodeDevices
+from hami_node_agent.refusals import Refusal, RefusalKind
+from hami_protocol import assignment, keys
+from hami_protocol.devices import ContainerShares, PodRef, VendorAssignment
+from hami_protocol.errors import ProtocolError, RecordError
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import containers_in_order, pod_ref
+from hami_runtime.kube.events import EventRecorder
+from hami_runtime.outbox import Outbox
+from hami_runtime.telemetry import OFF, Telemetry
+
+log = structlog.get_logger()
+FOLDER_MODE: Final = 0o777
+"""Of a container's own folder: the user it runs as is not known. Nothing that limits it is in there."""
+ASK_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GrantPolicy:
+    """What a grant must be backed by, and what a pod may switch off."""
+
+    require_event: bool = True
+    """With the bus up, refuse an annotation that no grant event backs. Off only beside the reference's scheduler, which has no bus."""
+    wait_seconds: float = 8.0
+    """How long to wait for what is on its way: the pod, its annotation, its grant."""
+    honour_disable_control: bool = True
+
+
+class Granting:
+    """Grants of one vendor on one node."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        vendor: Vendor,
+        catalog: Catalog,
+        view: GrantsView,
+        devices: NodeDevices,
+        files: HostFiles,
+        journal: Journal,
+        outbox: Outbox,
+        recorder: EventRecorder,
+        paths: HostPaths,
+        shim: Shim,
+        policy: GrantPolicy,
+        telemetry: Telemetry = OFF,
+    ) -> None:
+        self.node = node
+        self.vendor = vendor
+        self._catalog = catalog
+        self._view = view
+        self._devices = devices
+        self._files = files
+        self._journal = journal
+        self._outbox = outbox
+        self._recorder = recorder
+        self._paths = paths
+        self._shim = shim
+        self.policy = policy
+        self._telemetry = telemetry
+
+    def traced(self, pod: Pod, what: str) -> AbstractContextManager[Span]:
+        """A span of the pod's own trace, which began at admission; what is said inside carries it on."""
+        return self._telemetry.span(what, traceparent=pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(pod_ref(pod)))
+
+    async def grant(self, pod: Pod, *, wait_seconds: float) -> VendorAssignment | Refusal:
+        """What ``pod`` may be served from. With the bus up its grant event is waited for, and asked for by subject."""
+        ref = pod_ref(pod)
+        try:
+            held = node_pods.annotated(pod, self.vendor)
+        except RecordError as exc:
+            return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
+        granted = self._view.get(ref.uid, self.vendor.name)
+        reachable = self._view.connected
+        waited = 0.0
+        while granted is None and reachable and self.policy.require_event:
+            reachable = await self._view.ask(ref)
+            granted = self._view.get(ref.uid, self.vendor.name)
+            if granted is None and reachable:
+                if waited >= wait_seconds:
+                    break
+                granted = await self._view.changed.until(lambda: self._view.get(ref.uid, self.vendor.name), seconds=ASK_SECONDS)
+                waited += ASK_SECONDS
+                reachable = self._view.connected
+        refusal = grants.agreed(ref, held, granted, event_required=reachable and self.policy.require_event)
+        if refusal is not None:
+            return refusal
+        if held is None:  # pragma: no cover - agreed refuses that
+            raise AssertionError(ref)
+        return held
+
+    def needs(self, pod: Pod, held: ContainerShares, answer: str, *, visible_devices: str | None = None) -> Needs | Refusal:
+        """What one container of ``pod`` needs."""
+        ref = pod_ref(pod)
+        container = next((one.container for one in containers_in_order(pod) if one.container.name == held.container), None)
+        if container is None:
+            return Refusal(kind=RefusalKind.GRANT_DIFFERS, reason=f"{ref} has no container {held.container}", pod=ref)
+        try:
+            return needs(
+                pod_uid=ref.uid,
+                held=held,
+                container=container,
+                answer=answer,
+                vendor=self.vendor,
+                sharing=self._devices.sharing,
+                whole_mib=self._devices.whole_mib,
+                paths=self._paths,
+                shim=self._shim,
+                honour_disable_control=self.policy.honour_disable_control,
+                visible_devices=visible_devices,
+            )
+        except ProtocolError as exc:
+            return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
+
+    def put(self, wanted: Needs) -> None:
+        """Make the container's folders and its grant file. A file that says so already is left alone: a running container maps it.
+
+        Raises:
+            OSError: the host refused.
+        """
+        for folder in wanted.folders:
+            self._files.make_folder(folder, mode=FOLDER_MODE)
+        if self._files.read(wanted.grant_path) != wanted.grant:
+            self._files.write(wanted.grant_path, wanted.grant)
+
+    def served(self, ref: PodRef, held: VendorAssignment, places: frozenset[int], container: str) -> None:
+        """``envvar``: one container has its devices."""
+        left = tuple(() if place in places else entry.shares for place, entry in enumerate(held.containers))
+        event = ContainerServed(
+            pod=ref, node=self.node, container=container, vendor=self.vendor.name, to_allocate=assignment.encode_entries(left)
+        )
+        self._outbox.put(event, f"{ref.uid}/served/{self.vendor.name}/{container}")
+
+    def succeeded(self, pod: Pod) -> None:
+        """All containers have what they were granted; said once, and not while another vendor's plugin still has to do its part."""
+        ref = pod_ref(pod)
+        record = self._journal.pod(ref)
+        if record.succeeded or self._others_pending(pod):
+            return
+        record.succeeded = True
+        self._journal.save()
+        self._say_succeeded(ref)
+        log.info("allocation succeeded", pod=str(ref), uid=ref.uid)
+
+    def say_again(self, pods: Iterable[Pod]) -> None:
+        """After a restart: what was done and may not have reached anybody. A double changes nothing."""
+        for pod in pods:
+            record = self._journal.pods.get(pod.metadata.uid)
+            if record is None or pod.metadata.annotations.get(keys.BIND_PHASE) != "allocating":
+                continue
+            try:
+                held = node_pods.annotated(pod, self.vendor)
+            except RecordError:
+                continue  # refused when it is asked for
+            with self.traced(pod, "say again"):
+                for place in sorted(record.served):
+                    if held is not None and place < len(held.containers):
+                        self.served(record.pod, held, frozenset(record.served), held.containers[place].container)
+                if record.succeeded:
+                    self._say_succeeded(record.pod)
+
+    def _say_succeeded(self, ref: PodRef) -> None:
+        self._outbox.put(AllocationSucceeded(pod=ref, node=self.node), f"{ref.uid}/succeeded")
+
+    def refused(self, refusal: Refusal, *, failed: bool) -> None:
+        """Say why, where the pod is certain. ``failed``: kubelet will not try again, so that the pod has failed."""
+        log.warning("allocation refused", kind=str(refusal.kind), reason=refusal.reason, pod=str(refusal.pod or ""))
+        if refusal.pod is None:
+            return
+        self._recorder.record(refusal.pod, "Warning", "AllocationRefused", str(refusal))
+        if failed and not self._journal.pod(refusal.pod).succeeded:
+            self._outbox.put(AllocationFailed(pod=refusal.pod, node=self.node, reason=str(refusal)), f"{refusal.pod.uid}/failed")
+
+    def _others_pending(self, pod: Pod) -> bool:
+        for vendor in self._catalog.vendors:
+            text = pod.metadata.annotations.get(vendor.to_allocate_key, "") if vendor.to_allocate_key else ""
+            if vendor.to_allocate_key == self.vendor.to_allocate_key or not text:
+                continue
+            try:
+                if not assignment.all_served(text):
+                    return True
+            except RecordError:
+                return True
+        return False

@@ -1,0 +1,87 @@
+"""What the scheduler granted on this node, from the bus. Only the scheduler's credentials can publish there: this is what annotations are held to.
+
+Kept: the newest grant of each pod that has not been released. What is missing is asked for by subject before anything is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from hami_node_agent.bell import Bell
+from hami_protocol import subjects
+from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.envelope import open_message
+from hami_protocol.errors import EventError
+from hami_protocol.events import AssignmentLapsed, PodAllocating, PodReleased, ShareResized
+from hami_runtime.bus import Bus, BusError
+from hami_runtime.lifecycle import until
+
+log = structlog.get_logger()
+
+
+class GrantsView:
+    """Grants on one node."""
+
+    def __init__(self, bus: Bus, *, node: str) -> None:
+        self._bus = bus
+        self._node = node
+        self._grants: dict[str, tuple[VendorAssignment, ...]] = {}
+        self.changed = Bell()
+        self.undecodable = 0
+        """Messages on our subjects that nobody could read."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bus can be asked."""
+        return self._bus.connected
+
+    def get(self, uid: str, vendor: str) -> VendorAssignment | None:
+        """What the pod was granted of one vendor."""
+        return next((one for one in self._grants.get(uid, ()) if one.vendor == vendor), None)
+
+    def known(self, uid: str) -> bool:
+        """Whether there is a grant for the pod."""
+        return uid in self._grants
+
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Read the node's grants from the start of the log, and on."""
+        async with self._bus.consume(subjects.ALLOCATIONS, subjects=[subjects.node_grants(self._node)]) as deliveries:
+            async for delivery in until(stop, deliveries):
+                try:
+                    self._apply(open_message(delivery.message))
+                except EventError as exc:
+                    self.undecodable += 1
+                    log.error("message cannot be read", subject=delivery.message.subject, reason=str(exc))
+                    await delivery.term(str(exc))
+                    continue
+                await delivery.ack()
+
+    async def ask(self, pod: PodRef) -> bool:
+        """Look the pod's grant up by subject; False where the bus cannot be asked."""
+        try:
+            message = await self._bus.last(subjects.ALLOCATIONS, subjects.grant(self._node, pod.namespace, pod.name))
+            if message is not None:
+                event = open_message(message)
+                if isinstance(event, PodAllocating) and event.pod.uid == pod.uid:
+                    self._apply(event)
+        except BusError:
+            return False
+        except EventError as exc:
+            log.error("grant cannot be read", pod=str(pod), reason=str(exc))
+        return True
+
+    def forget(self, uid: str) -> None:
+        """The pod has ended."""
+        self._grants.pop(uid, None)
+
+    def _apply(self, event: object) -> None:
+        match event:
+            case PodAllocating() | ShareResized():
+                self._grants[event.pod.uid] = event.assignments
+            case PodReleased() | AssignmentLapsed():
+                self._grants.pop(event.pod.uid, None)
+            case _:
+                return
+        self.changed.ring()

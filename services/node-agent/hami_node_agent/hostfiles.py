@@ -1,0 +1,148 @@
+"""The host's files as a port, so that the simulation needs no disk. Every write is by rename: a reader sees the old file or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class Stamp(NamedTuple):
+    """Which file lies at a path and in which state. An inode number alone is used again at once by some file systems."""
+
+    inode: int
+    changed_ns: int
+    size: int
+
+
+class HostFiles(Protocol):
+    """Files and folders of the host. Paths are absolute. Errors are ``OSError``."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content, None where there is no file."""
+        ...
+
+    def stamp(self, path: str) -> Stamp | None:
+        """Which file it is, links not followed, None where there is none."""
+        ...
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Put ``data`` there by rename; folders above are made."""
+        ...
+
+    def make_folder(self, path: str, *, mode: int = 0o755) -> None:
+        """Make a folder with exactly this mode; one that is there keeps its content and gets the mode."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Names in a folder, sorted; empty where there is none."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that is in it; nothing where there is none. Links are removed, not followed."""
+        ...
+
+
+class RealFiles:
+    """The machine's own files."""
+
+    def read(self, path: str) -> bytes | None:
+        """See ``HostFiles``."""
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def stamp(self, path: str) -> Stamp | None:
+        """See ``HostFiles``."""
+        try:
+            found = Path(path).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Stamp(found.st_ino, max(found.st_mtime_ns, found.st_ctime_ns), found.st_size)
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """See ``HostFiles``."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, and with a name that no reader of the folder takes for its own.
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        with contextlib.suppress(FileNotFoundError):
+            unfinished.unlink()
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
+            file.write(data)
+        unfinished.rename(target)
+
+    def make_folder(self, path: str, *, mode: int = 0o755) -> None:
+        """See ``HostFiles``."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        if stat.S_IMODE(folder.lstat().st_mode) != mode:
+            folder.chmod(mode)  # mkdir's own mode is cut by the umask
+
+    def names(self, path: str) -> list[str]:
+        """See ``HostFiles``."""
+        try:
+            return sorted(entry.name for entry in os.scandir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def remove(self, path: str) -> None:
+        """See ``HostFiles``."""
+        target = Path(path)
+        try:
+            is_folder = stat.S_ISDIR(target.lstat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if is_folder:
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+
+class MemoryFiles:
+    """A host without a disk; deterministic, for the simulation and for tests."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.folders: dict[str, int] = {}
+        self._stamps: dict[str, Stamp] = {}
+        self._writes = 0
+
+    def read(self, path: str) -> bytes | None:
+        """See ``HostFiles``."""
+        return self.contents.get(path)
+
+    def stamp(self, path: str) -> Stamp | None:
+        """See ``HostFiles``."""
+        return self._stamps.get(path)
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """See ``HostFiles``; the mode is not kept."""
+        del mode
+        self._writes += 1
+        self.contents[path] = data
+        self._stamps[path] = Stamp(self._writes, self._writes, len(data))
+
+    def make_folder(self, path: str, *, mode: int = 0o755) -> None:
+        """See ``HostFiles``."""
+        self.folders[path] = mode
+
+    def names(self, path: str) -> list[str]:
+        """See ``HostFiles``."""
+        prefix = path.rstrip("/") + "/"
+        return sorted({found[len(prefix) :].split("/", 1)[0] for found in (*self.contents, *self.folders) if found.startswith(prefix)})
+
+    def remove(self, path: str) -> None:
+        """See ``HostFiles``."""
+        prefix = path.rstrip("/") + "/"
+        for found in [found for found in self.contents if found == path or found.startswith(prefix)]:
+            del self.contents[found]
+            del self._stamps[found]
+        for found in [found for found in self.folders if found == path or found.startswith(prefix)]:
+            del self.folders[found]

@@ -1,0 +1,111 @@
+"""Being known to kubelet: serve the plugin, register, and do both again whenever kubelet has restarted. A restart needs no inotify.
+
+Three signs, looked at four times a second and at once when a stream ends: ``kubelet.sock`` is another file; our own socket is gone (kubelet
+removes every socket at its start); nobody watches our devices although we registered a while ago. There is never more than one server: the
+old one has stopped before the new one listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+
+import grpc
+import structlog
+
+from hami_node_agent.agent import NodeAgent
+from hami_node_agent.api import deviceplugin_pb2 as api
+from hami_node_agent.api.deviceplugin_pb2_grpc import RegistrationStub
+from hami_node_agent.plugin import API_VERSION, DevicePlugin, options_message, serving
+from hami_runtime.clock import Clock
+
+log = structlog.get_logger()
+POLL_SECONDS: Final = 0.25
+REGISTER_SECONDS: Final = 5.0
+UNWATCHED_SECONDS: Final = 5.0
+
+Identity = tuple[int, int]
+"""Inode and change time: an inode number alone is used again at once by some file systems."""
+
+
+class KubeletConnection:
+    """The agent's place among kubelet's plugins."""
+
+    def __init__(self, agent: NodeAgent, clock: Clock, *, folder: Path, socket_name: str = "") -> None:
+        self._agent = agent
+        self._clock = clock
+        self._folder = folder
+        self._kubelet = folder / "kubelet.sock"
+        resource = agent.vendor.count_resource
+        self._socket = folder / (socket_name or f"{agent.vendor.device_type}-{resource.rpartition('/')[2]}.sock")
+        self.plugin = DevicePlugin(agent)
+        self.registrations = 0
+        """How often kubelet took us."""
+        self.servers = 0
+        """Servers that listen now: 0 or 1."""
+        self._registered_at = float("-inf")
+
+    @property
+    def registered(self) -> bool:
+        """Whether kubelet watches our devices now."""
+        return self.plugin.streams > 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve and register until stopped."""
+        await self._agent.devices.scanned.wait()
+        while not stop.is_set():
+            try:
+                async with serving(self.plugin, self._socket):
+                    self.servers += 1
+                    try:
+                        await self._stay_registered(stop)
+                    finally:
+                        self.servers -= 1
+            except (OSError, RuntimeError) as exc:  # grpc raises RuntimeError where it cannot listen
+                log.warning("device plugin cannot listen", socket=str(self._socket), reason=str(exc))
+                await self._pause(stop)
+
+    async def _stay_registered(self, stop: asyncio.Event) -> None:
+        """Return when a new server is needed, or when stopped."""
+        ours = _identity(self._socket)
+        known: Identity | None = None
+        while not stop.is_set():
+            if ours is None or _identity(self._socket) != ours:
+                log.info("device plugin socket is gone", socket=str(self._socket))
+                return
+            theirs = _identity(self._kubelet)
+            unwatched = not self.registered and self._clock.monotonic() - self._registered_at > UNWATCHED_SECONDS
+            if theirs is not None and (theirs != known or unwatched):
+                known = theirs if await self._register() else None
+            await self._pause(stop)
+
+    async def _register(self) -> bool:
+        options = (("grpc.default_authority", "localhost"), ("grpc.enable_retries", 0))
+        request = api.RegisterRequest(
+            version=API_VERSION,
+            endpoint=self._socket.name,
+            resource_name=self._agent.vendor.count_resource,
+            options=options_message(self._agent),
+        )
+        async with grpc.aio.insecure_channel(f"unix://{self._kubelet}", options=options) as channel:
+            try:
+                await RegistrationStub(channel).Register(request, timeout=REGISTER_SECONDS)
+            except grpc.aio.AioRpcError as exc:
+                log.warning("kubelet did not take the plugin", code=exc.code().name, reason=exc.details())
+                return False
+        self.registrations += 1
+        self._registered_at = self._clock.monotonic()
+        log.info("registered with kubelet", resource=self._agent.vendor.count_resource, socket=str(self._socket))
+        return True
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        await self.plugin.stream_ended.pause(stop, POLL_SECONDS)
+
+
+def _identity(path: Path) -> Identity | None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        found = path.lstat()
+        return found.st_ino, found.st_ctime_ns
+    return None

@@ -1,0 +1,210 @@
+"""What one container needs besides its device nodes: environment, mounts and grant file (node-agent sheet, sections 7.3 and 7.4). Pure.
+
+Inside the container everything is at the fixed path that the shim knows, ``/usr/local/vgpu``; on the host it is below the hook path. The
+container's own folder is writable by whatever user it runs as; the grant file and the shim lie outside it and are mounted over it, read-only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from hami_devices.environment import container_environment
+from hami_devices.vendor import Vendor
+from hami_node_agent import grant_file
+from hami_node_agent.sharing import Sharing
+from hami_protocol import quantities
+from hami_protocol.devices import ContainerShares
+from hami_protocol.errors import ProtocolError
+from hami_protocol.kubernetes import Container
+
+INSIDE: Final = "/usr/local/vgpu"
+_PATH_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_DEFAULT_PRIORITY: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bind:
+    """One bind mount."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """What one container needs."""
+
+    environment: dict[str, str]
+    mounts: tuple[Bind, ...]
+    folders: tuple[str, ...]
+    """Of the host, to be made with mode 0777: the container's user is not known."""
+    grant_path: str
+    grant: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shim:
+    """What of the shim is installed on the host."""
+
+    library: str = ""
+    """Path of ``libvgpu.so`` on the host; empty where there is none, and then nothing of it is mounted."""
+    license: str = ""
+    validator: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostPaths:
+    """Where things are on the host; ``hook`` is what the reference calls HOOK_PATH."""
+
+    hook: str = "/usr/local"
+
+    @property
+    def vgpu(self) -> str:
+        """Everything of ours."""
+        return f"{self.hook.rstrip('/')}/vgpu"
+
+    @property
+    def containers(self) -> str:
+        """A folder per container, ``<podUID>_<container>``."""
+        return f"{self.vgpu}/containers"
+
+    @property
+    def grants(self) -> str:
+        """A grant file per container, ``<podUID>_<container>``."""
+        return f"{self.vgpu}/grants"
+
+    @property
+    def preload(self) -> str:
+        """What is mounted as ``/etc/ld.so.preload``."""
+        return f"{self.vgpu}/ld.so.preload"
+
+    @property
+    def journal(self) -> str:
+        """What the agent remembers."""
+        return f"{self.vgpu}/agent/journal.json"
+
+
+def folder_name(pod_uid: str, container: str) -> str:
+    """Name of a container's folder and grant file.
+
+    Raises:
+        ProtocolError: a part is none that a file may be named after.
+    """
+    for part in (pod_uid, container):
+        if not _PATH_PART.fullmatch(part) or "_" in part:
+            raise ProtocolError(f"{part[:80]!r} cannot be part of a path; accepted: a Kubernetes name or UID")
+    return f"{pod_uid}_{container}"
+
+
+def shared_cache(answer: str) -> str:
+    """Path, inside the container, of the file with its usage."""
+    return f"{INSIDE}/{answer}.cache"
+
+
+def needs(
+    *,
+    pod_uid: str,
+    held: ContainerShares,
+    container: Container,
+    answer: str,
+    vendor: Vendor,
+    sharing: Sharing,
+    whole_mib: dict[str, int],
+    paths: HostPaths,
+    shim: Shim,
+    honour_disable_control: bool,
+    visible_devices: str | None = None,
+) -> Needs:
+    """What ``container`` needs to use the shares it holds, and no more.
+
+    Args:
+        pod_uid: its pod.
+        held: its shares.
+        container: as the pod's spec has it; written by a tenant.
+        answer: name of the answer to its Allocate call; the usage file is named after it.
+        vendor: whose devices.
+        sharing: how the node's cards are shared.
+        whole_mib: memory of each card that is not oversubscribed, by UUID: a grant of all of it and of all cores is a whole card.
+        paths: where things are on the host.
+        shim: what of it is installed.
+        honour_disable_control: whether a pod may switch the shim off with ``CUDA_DISABLE_CONTROL``, as in the reference.
+        visible_devices: for ``NVIDIA_VISIBLE_DEVICES``; None names the cards.
+
+    Raises:
+        ProtocolError: a name, a size or a quantity that cannot be used.
+    """
+    name = folder_name(pod_uid, held.container)
+    try:
+        environment = container_environment(
+            held.shares,
+            shared_cache=shared_cache(answer),
+            visible_devices=visible_devices,
+            oversubscribe=sharing.memory_scaling > 1,
+            log_level=sharing.log_level,
+            disable_core_limit=sharing.disable_core_limit,
+        )
+        grant = grant_file.encode(_grant(pod_uid, held, container, answer, vendor, sharing, whole_mib))
+    except ValueError as exc:
+        raise ProtocolError(f"container {held.container}: {exc}") from exc
+    folder = f"{paths.containers}/{name}"
+    disabled = honour_disable_control and _disables_control(container)
+    mounts = [
+        *([Bind(host_path=shim.library, container_path=f"{INSIDE}/libvgpu.so")] if shim.library else []),
+        Bind(host_path=folder, container_path=INSIDE, read_only=False),
+        Bind(host_path=f"{folder}/lock", container_path="/tmp/vgpulock", read_only=False),  # noqa: S108  # where old shims expect it
+        *([Bind(host_path=paths.preload, container_path="/etc/ld.so.preload")] if shim.library and not disabled else []),
+        *([Bind(host_path=shim.license, container_path="/tmp/license")] if shim.license else []),  # noqa: S108
+        *([Bind(host_path=shim.validator, container_path="/usr/bin/vgpuvalidator")] if shim.license and shim.validator else []),
+        Bind(host_path=f"{paths.grants}/{name}", container_path=f"{INSIDE}/{grant_file.NAME}"),
+    ]
+    return Needs(
+        environment=environment,
+        mounts=tuple(mounts),
+        folders=(folder, f"{folder}/lock"),
+        grant_path=f"{paths.grants}/{name}",
+        grant=grant,
+    )
+
+
+def _grant(
+    pod_uid: str,
+    held: ContainerShares,
+    container: Container,
+    answer: str,
+    vendor: Vendor,
+    sharing: Sharing,
+    whole_mib: dict[str, int],
+) -> grant_file.Grant:
+    return grant_file.Grant(
+        pod_uid=pod_uid,
+        container=held.container,
+        devices=tuple(
+            grant_file.GrantedDevice(
+                uuid=share.uuid,
+                memory_limit_mib=share.memory_mib,
+                sm_percent=min(share.cores, 100),
+                whole=share.cores == 100 and share.memory_mib == whole_mib.get(share.uuid),
+            )
+            for share in held.shares
+        ),
+        region_path=shared_cache(answer),
+        core_policy="disable" if sharing.disable_core_limit else sharing.core_policy,
+        priority=_priority(container, vendor),
+        oversubscribe=sharing.memory_scaling > 1,
+    )
+
+
+def _priority(container: Container, vendor: Vendor) -> int:
+    limits = container.resources.limits or {}
+    if vendor.priority_resource not in limits:
+        return _DEFAULT_PRIORITY
+    return quantities.parse_count(limits[vendor.priority_resource], field=f"limits[{vendor.priority_resource}]")
+
+
+def _disables_control(container: Container) -> bool:
+    values = [variable.value for variable in container.env or () if variable.name == "CUDA_DISABLE_CONTROL"]
+    return bool(values) and values[-1] in _TRUE

@@ -1,0 +1,252 @@
+"""NVIDIA cards through NVML (``pynvml``, loaded only here). One init per process; every call in one worker thread, since a sick card can hang it.
+
+An error of one card is that card's ``fault``; only a library that cannot be loaded or started is a ``HardwareError``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from hami_node_agent.discovery import nvidia_type
+from hami_node_agent.hardware import DeviceFault, DeviceProcess, DeviceReading, HardwareError, HardwareEvent, Inventory, PhysicalDevice
+from hami_node_agent.sharing import Sharing
+
+T = TypeVar("T")
+log = structlog.get_logger()
+EVENT_WAIT_MILLISECONDS: Final = 1000
+RETRY_SECONDS: Final = (1.0, 5.0, 30.0)
+LINK_SCORES: Final = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
+"""By NVML's common ancestor: same board, one switch, several switches, host bridge, same CPU, across CPUs."""
+MAX_LINKS: Final = 18
+
+
+class NvmlHardware:
+    """The cards that NVML sees."""
+
+    def __init__(self, *, pair_scores: bool = False, pci_root: Path = Path("/sys/bus/pci/devices"), library: Any = None) -> None:
+        """Nothing is loaded before the first scan.
+
+        Args:
+            pair_scores: whether to measure how well each two cards are linked.
+            pci_root: where the kernel says on which NUMA node a card is.
+            library: in place of ``pynvml``; for tests.
+        """
+        self._pair_scores = pair_scores
+        self._pci_root = pci_root
+        self._library = library
+        self._started = False
+        # Two threads: a wait for events must not keep a scan waiting.
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="nvml")
+
+    def sharing(self, configured: Sharing) -> Sharing:
+        """As configured."""
+        return configured
+
+    async def scan(self) -> Inventory:
+        """All cards now."""
+        return await self._call(self._scan)
+
+    async def probe(self, uuid: str) -> str:
+        """Ask one card for its memory and temperature."""
+        return await self._call(lambda: self._probe(uuid))
+
+    async def reading(self, uuid: str) -> DeviceReading | None:
+        """How busy one card is now."""
+        return await self._call(lambda: self._reading(uuid))
+
+    async def events(self) -> AsyncIterator[HardwareEvent]:
+        """Critical XIDs, one by one. A wait that fails is repeated with growing pauses; it takes no card out (trap T39)."""
+        attempt = 0
+        events: Any = None
+        while True:
+            try:
+                if events is None:
+                    events = await self._call(self._subscribe)
+                found = await self._call(functools.partial(self._wait, events))
+                attempt = 0
+            except (HardwareError, NvmlCallError) as exc:
+                log.warning("NVML events cannot be read", reason=str(exc))
+                events = None
+                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+                attempt += 1
+                continue
+            if found is not None:
+                yield found
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    # In the worker thread
+
+    def _nvml(self) -> Any:
+        if self._library is None:
+            try:
+                import pynvml
+            except ImportError as exc:
+                raise HardwareError("pynvml is not installed; install nvidia-ml-py, or set HAMI_DEVICE_PROFILE") from exc
+            self._library = pynvml
+        if not self._started:
+            try:
+                self._library.nvmlInit()
+            except self._library.NVMLError as exc:
+                raise HardwareError(f"nvml init failed: {exc}; is the driver's library visible to the agent?") from exc
+            self._started = True
+        return self._library
+
+    def _scan(self) -> Inventory:
+        nvml = self._nvml()
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as exc:
+            raise HardwareError(f"NVML does not count the cards: {exc}") from exc
+        found = [device for index in range(count) if (device := self._device(index)) is not None]
+        scores = self._scores([device.uuid for device in found if not device.fault]) if self._pair_scores else None
+        return Inventory(devices=tuple(found), pair_scores=scores)
+
+    def _device(self, index: int) -> PhysicalDevice | None:
+        """One card; None where not even its UUID can be had, since it cannot be told from others then."""
+        nvml = self._nvml()
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        except nvml.NVMLError as exc:
+            log.error("card cannot be identified", index=index, reason=str(exc))
+            return None
+        faults: list[str] = []
+
+        def ask(what: str, call: Callable[[], T], default: T) -> T:
+            try:
+                return call()
+            except nvml.NVMLError as exc:
+                faults.append(f"{what}: {exc}")
+                return default
+
+        name = ask("name", lambda: _text(nvml.nvmlDeviceGetName(handle)), "NVIDIA")
+        unknown: int | None = 0
+        minor = ask("minor number", lambda: int(nvml.nvmlDeviceGetMinorNumber(handle)), index)
+        return PhysicalDevice(
+            uuid=uuid,
+            index=index,
+            type=nvidia_type(name),
+            memory_mib=ask("memory", lambda: self._memory_mib(handle), unknown),
+            numa=self._numa(handle),
+            paths=(f"/dev/nvidia{minor}",),
+            fault="; ".join(faults),
+        )
+
+    def _memory_mib(self, handle: Any) -> int | None:
+        nvml = self._nvml()
+        try:
+            return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
+        except nvml.NVMLError_NotSupported:
+            return None
+
+    def _numa(self, handle: Any) -> int | None:
+        nvml = self._nvml()
+        try:
+            bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower().removeprefix("0000")
+            node = int((self._pci_root / bus_id / "numa_node").read_text())
+        except (nvml.NVMLError, OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+    def _probe(self, uuid: str) -> str:
+        nvml = self._nvml()
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            self._memory_mib(handle)
+        except nvml.NVMLError as exc:
+            return str(exc)
+        return ""
+
+    def _reading(self, uuid: str) -> DeviceReading | None:
+        nvml = self._nvml()
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+            used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // 2**20
+            busy = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError:
+            return None
+        counted = tuple(DeviceProcess(pid=int(one.pid), memory_mib=int(one.usedGpuMemory or 0) // 2**20) for one in processes)
+        return DeviceReading(memory_used_mib=used, sm_percent=busy, processes=counted)
+
+    def _subscribe(self) -> Any:
+        nvml = self._nvml()
+        try:
+            events = nvml.nvmlEventSetCreate()
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as exc:
+            raise NvmlCallError(str(exc)) from exc
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                wanted = nvml.nvmlEventTypeXidCriticalError & nvml.nvmlDeviceGetSupportedEventTypes(handle)
+                if wanted:
+                    nvml.nvmlDeviceRegisterEvents(handle, wanted, events)
+            except nvml.NVMLError as exc:
+                log.warning("card's events are not watched", index=index, reason=str(exc))
+        return events
+
+    def _wait(self, events: Any) -> DeviceFault | None:
+        nvml = self._nvml()
+        try:
+            event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MILLISECONDS)
+        except nvml.NVMLError_Timeout:
+            return None
+        except nvml.NVMLError as exc:
+            raise NvmlCallError(str(exc)) from exc
+        if event.eventType != nvml.nvmlEventTypeXidCriticalError:
+            return None
+        try:
+            uuid = _text(nvml.nvmlDeviceGetUUID(event.device))
+        except nvml.NVMLError:
+            uuid = ""
+        return DeviceFault(uuid=uuid, xid=int(event.eventData))
+
+    def _scores(self, uuids: list[str]) -> dict[str, dict[str, int]]:
+        """How well each two cards are linked: the PCIe part plus 100 per NVLink; a pair that the two ends disagree on scores 0."""
+        nvml = self._nvml()
+        scores: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
+        for uuid in uuids:
+            for other in uuids:
+                if other == uuid:
+                    continue
+                try:
+                    one, two = nvml.nvmlDeviceGetHandleByUUID(uuid), nvml.nvmlDeviceGetHandleByUUID(other)
+                    ancestor = int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, two))
+                    there, back = self._links(one, two), self._links(two, one)
+                except nvml.NVMLError as exc:
+                    log.warning("link cannot be measured", one=uuid, other=other, reason=str(exc))
+                    continue
+                scores[uuid][other] = 0 if there != back else LINK_SCORES.get(ancestor, 0) + 100 * there
+        return scores
+
+    def _links(self, one: Any, other: Any) -> int:
+        """Enabled NVLinks from ``one`` to ``other``."""
+        nvml = self._nvml()
+        target = _text(nvml.nvmlDeviceGetPciInfo(other).busId)
+        links = 0
+        for link in range(MAX_LINKS):
+            try:
+                if nvml.nvmlDeviceGetNvLinkState(one, link) and _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, link).busId) == target:
+                    links += 1
+            except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+                continue
+        return links
+
+
+class NvmlCallError(Exception):
+    """A call failed that is tried again."""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
