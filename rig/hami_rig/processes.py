@@ -48,6 +48,8 @@ class ManagedProcess:
         self.command = list(command)
         self._process: asyncio.subprocess.Process | None = None
         self._ending = False
+        self.ready_content: dict[str, Any] | None = None
+        """Given for a program that knows no ready file: where it listens, known by other means."""
 
     @property
     def pid(self) -> int:
@@ -85,6 +87,8 @@ class ManagedProcess:
         Raises:
             ProcessFailed: it ended first, or took too long.
         """
+        if self.ready_content is not None:
+            return self.ready_content
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not self.ready_file.exists():

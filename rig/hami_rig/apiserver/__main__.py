@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from hami_rig.apiserver.server import ApiServer
 from hami_rig.apiserver.settings import ApiServerSettings
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(
         prog="python -m hami_rig.apiserver",
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--token", default="", help="the administrator's bearer token (default: none is needed)")
     parser.add_argument("--kubeconfig", type=Path, help="file to write a kubeconfig to")
     parser.add_argument("--seed", type=int, help="makes uids and generated names the same in every run")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     settings = ApiServerSettings(host=given.host, port=given.port, token=given.token, seed=given.seed)
     asyncio.run(_run(settings, given.kubeconfig))
 

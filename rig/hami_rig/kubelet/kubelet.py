@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -47,6 +47,8 @@ class NodeFolder:
         self.pod_resources_socket = root / "pod-resources" / "kubelet.sock"
         self.cdi = root / "cdi"
         self.containers = root / "containers"
+        self.device_profile = root / "devices.yaml"
+        """The cards that the node's agent finds."""
 
     def make(self) -> None:
         """Make the folders that are missing."""
@@ -75,6 +77,9 @@ class Kubelet:
         self._devices_changed.set()
         self._reported: dict[str, tuple[int, int]] = {}
         self._object = k.Node(metadata=k.ObjectMeta(name=node.name))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.ready = asyncio.Event()
+        """Set once the node's object is there and plugins can register."""
 
     @property
     def name(self) -> str:
@@ -168,7 +173,7 @@ class Kubelet:
         self.record_event(pod, "Normal", "Started", f"Started container {container.name}")
         return running
 
-    def record_event(self, pod: SchedulingPod, type_: str, reason: str, message: str) -> None:
+    def record_event(self, pod: SchedulingPod, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         """Queue an Event on the pod."""
         self._recorder.record(pod_ref(pod), type_, reason, message)
 
@@ -199,7 +204,6 @@ class Kubelet:
         return [worker.pod for worker in self._workers.values() if not worker.over]
 
     async def _start_workers(self, group: asyncio.TaskGroup) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
         while True:
             worker = await self._new_pods.get()
             task = group.create_task(self._lead(worker))
@@ -223,6 +227,7 @@ class Kubelet:
                 if not exists:
                     await self._create_node()
                     exists = True
+                    self.ready.set()
                 await self._report_once()
             except ClusterError as exc:
                 log.warning("node not written", node=self.name, reason=str(exc))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import structlog
 
@@ -55,7 +55,7 @@ class Host(Protocol):
         """
         ...
 
-    def record_event(self, pod: SchedulingPod, type_: str, reason: str, message: str) -> None:
+    def record_event(self, pod: SchedulingPod, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         """Say what happened to the pod, for people."""
         ...
 

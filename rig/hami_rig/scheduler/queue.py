@@ -155,4 +155,4 @@ class SchedulingQueue:
             entry.place, entry.since = (_Place.ACTIVE if entry.ready_at <= now else _Place.BACKING_OFF), now
 
     def _backoff_seconds(self, entry: Waiting) -> float:
-        return float(min(self.initial_backoff_seconds * 2 ** (entry.attempts - 1), self.max_backoff_seconds))
+        return float(min(self.initial_backoff_seconds * 2 ** min(entry.attempts - 1, 16), self.max_backoff_seconds))

@@ -1,0 +1,213 @@
+"""``hami rig``: a cluster on this machine, whole or one part of it at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from hami_rig.scenario import Outcome
+    from hami_rig.supervisor import Rig
+
+app = typer.Typer(no_args_is_help=True, help="A cluster on this machine: no Kubernetes, no Docker, no GPU.")
+_PART = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+_say = Console(stderr=True)
+
+ProfileOption = Annotated[
+    Path | None, typer.Option("--profile", "-p", help="Nodes and their cards, YAML; default: three nodes with two cards.")
+]
+LogLevelOption = Annotated[str, typer.Option(help="What the programs log: debug, info, warning or error.")]
+
+
+@app.command()
+def up(
+    profile: ProfileOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print where everything is as one line of JSON.")] = False,
+    restart: Annotated[bool, typer.Option(help="Start a program again when it dies, after saying so.")] = True,
+    log_level: LogLevelOption = "info",
+) -> None:
+    """Start a rig, say where it is, and stay until Ctrl-C.
+
+    [bold]Examples[/]
+
+    $ hami rig up
+
+    $ hami rig up --profile rig/hami_rig/profiles/modes.yaml
+
+    $ eval "$(hami rig up --json | jq -r '"export KUBECONFIG=" + .kubeconfig')"
+    """
+    sys.exit(asyncio.run(_up(profile, as_json=as_json, restart=restart, log_level=log_level)))
+
+
+@app.command()
+def run(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with manifests and, if it needs one, a profile.yaml.", exists=True, file_okay=False)
+    ],
+    timeout: Annotated[float, typer.Option(help="How many seconds the pods may take.")] = 60.0,
+    log_level: LogLevelOption = "info",
+) -> None:
+    """Start a rig, apply a folder's manifests, and check that each pod gets where its annotation rig.hami.io/expect says.
+
+    Exits with 0 only if all do.
+
+    [bold]Example[/]
+
+    $ hami rig run examples
+    """
+    sys.exit(asyncio.run(_run(folder, timeout_seconds=timeout, log_level=log_level)))
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Where the facts that are shown are written, JSON.")] = Path("build/demo.json"),
+    examples: Annotated[Path | None, typer.Option(help="Folder of the examples; default: the project's.")] = None,
+) -> None:
+    """Show the way of a few pods through the system, step by step, in under a minute.
+
+    [bold]Example[/]
+
+    $ hami rig demo
+    """
+    from hami_rig import demo as story
+
+    sys.exit(asyncio.run(_interruptible(story.run(output, examples=examples))))
+
+
+@app.command(name="api-server", context_settings=_PART)
+def api_server(context: typer.Context) -> None:
+    """Start the embedded API server alone. --help shows its own options."""
+    from hami_rig.apiserver.__main__ import main
+
+    main(context.args)
+
+
+@app.command(name="kube-scheduler", context_settings=_PART)
+def kube_scheduler(context: typer.Context) -> None:
+    """Start the stand-in for kube-scheduler alone. --help shows its own options."""
+    from hami_rig.scheduler.process import main
+
+    main(context.args)
+
+
+@app.command(context_settings=_PART)
+def kubelet(context: typer.Context) -> None:
+    """Start kubelets alone, all nodes in one process. --help shows its own options."""
+    from hami_rig.kubelet.process import main
+
+    main(context.args)
+
+
+async def _up(profile: Path | None, *, as_json: bool, restart: bool, log_level: str) -> int:
+    from hami_rig.processes import ProcessFailed
+    from hami_rig.profile import ProfileError, read
+    from hami_rig.supervisor import Rig
+
+    stop = _stop_at_signals()
+    try:
+        async with Rig(read(profile), log_level=log_level, say=_progress) as rig:
+            print(_places_json(rig) if as_json else _places(rig), flush=True)
+            while await _first(rig, stop):
+                failed = await rig.first_failure()
+                _say.print(f"[bold red]{failed.obituary()}[/]", highlight=False)
+                if not restart:
+                    return 1
+                await rig.restart(failed.name)
+                _say.print(f"{failed.name} was started again")
+    except (ProcessFailed, ProfileError) as exc:
+        _say.print(f"[bold red]hami rig up:[/] {exc}", highlight=False)
+        return 1
+    _say.print("stopped")
+    return 0
+
+
+async def _run(folder: Path, *, timeout_seconds: float, log_level: str) -> int:
+    from hami_rig import scenario
+    from hami_rig.kubectl import KubectlFailed
+    from hami_rig.processes import ProcessFailed
+    from hami_rig.profile import ProfileError, read
+    from hami_rig.supervisor import Rig
+    from hami_runtime.kube import http
+    from hami_runtime.kube.cluster import ClusterError
+
+    own_profile = folder / scenario.PROFILE_FILE
+    try:
+        files = scenario.manifests(folder)
+        profile = read(own_profile if own_profile.exists() else None)
+        async with Rig(profile, log_level=log_level, say=_progress) as rig, http.connect(str(rig.kubeconfig)) as cluster:
+            outcomes = await scenario.run(rig.kubeconfig, cluster, files, timeout_seconds=timeout_seconds)
+    except (scenario.ScenarioError, ProfileError, ProcessFailed, KubectlFailed, ClusterError) as exc:
+        _say.print(f"[bold red]hami rig run:[/] {exc}", highlight=False)
+        return 1
+    Console().print(_outcome_table(outcomes))
+    return 0 if outcomes and all(each.reached for each in outcomes) else 1
+
+
+async def _first(rig: Rig, stop: asyncio.Event) -> bool:
+    """Wait until a program dies (true) or the rig is to stop (false)."""
+    waits = [asyncio.ensure_future(rig.first_failure()), asyncio.ensure_future(stop.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for each in waits:
+        each.cancel()
+    return not stop.is_set()
+
+
+async def _interruptible(story: object) -> int:
+    """Run a coroutine that ends in order when the user has had enough: its context managers still close what they opened."""
+    task: asyncio.Task[int] = asyncio.ensure_future(story)  # type: ignore[call-overload]
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        _say.print("stopped")
+        return 130
+
+
+def _stop_at_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+    return stop
+
+
+def _progress(text: str) -> None:
+    _say.print(f"[dim]{text}[/]", highlight=False)
+
+
+def _places_json(rig: Rig) -> str:
+    return json.dumps(
+        {
+            "kubeconfig": str(rig.kubeconfig),
+            "nats_url": rig.nats_url,
+            "scheduler_url": rig.scheduler_url,
+            "registry_url": rig.registry_url,
+            "folder": str(rig.folder),
+            "pid": os.getpid(),
+        }
+    )
+
+
+def _places(rig: Rig) -> str:
+    return (
+        f"export KUBECONFIG={rig.kubeconfig}\n"
+        f"export NATS_URL={rig.nats_url}\n"
+        f"export HAMI_SCHEDULER_URL={rig.scheduler_url}\n"
+        f"# logs: {rig.folder}/logs    stop: Ctrl-C"
+    )
+
+
+def _outcome_table(outcomes: list[Outcome]) -> Table:
+    table = Table("pod", "expected", "", "node", "detail")
+    for each in outcomes:
+        table.add_row(each.pod, each.expected, "[green]yes[/]" if each.reached else "[red]no[/]", each.node or "-", each.detail)
+    return table

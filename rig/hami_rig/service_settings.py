@@ -1,0 +1,68 @@
+"""Which settings the rig gives to the four real services. Pure: names and values of their environment variables, nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from hami_rig.kubelet.kubelet import NodeFolder
+from hami_rig.profile import RigNode
+
+LOOPBACK = "127.0.0.1"
+
+
+class ServicePaths(Struct, frozen=True, kw_only=True):
+    """Where the services find each other."""
+
+    folder: Path
+    kubeconfig: Path
+    nats_url: str
+    device_config: Path | None
+    shim: bool
+    """Whether the shim is installed below ``hook`` in the folder."""
+    log_level: str
+
+
+def service_environments(nodes: Iterable[RigNode], paths: ServicePaths) -> dict[str, tuple[str, dict[str, str]]]:
+    """Process name to module and environment: webhook, scheduler, registry, and an agent per node.
+
+    Variables of ports are 0 here, any free one; whoever starts a service again puts the port there that it had.
+    """
+    common = {
+        "HAMI_KUBECONFIG": str(paths.kubeconfig),
+        "HAMI_LOG_LEVEL": paths.log_level,
+        "HAMI_HEALTH_PORT": "0",
+        "HAMI_GRACE_SECONDS": "3",
+    }
+    if paths.device_config:
+        common["HAMI_DEVICE_CONFIG"] = str(paths.device_config)
+    on_bus = {**common, "HAMI_NATS_URL": paths.nats_url}
+    services = {
+        "webhook": ("hami_webhook.main", {**common, "HAMI_WEBHOOK_PORT": "0"}),
+        "scheduler": (
+            "hami_scheduler.main",
+            {**on_bus, "HAMI_IDENTITY": "scheduler", "HAMI_EXTENDER_PORT": "0", "HAMI_API_PORT": "0", "HAMI_API_OPEN": "true"},
+        ),
+        "registry": ("hami_registry.main", {**on_bus, "HAMI_IDENTITY": "registry", "HAMI_API_PORT": "0"}),
+    }
+    for node in nodes:
+        services[f"node-agent-{node.name}"] = ("hami_node_agent.main", {**on_bus, **_agent(node, paths)})
+    return services
+
+
+def _agent(node: RigNode, paths: ServicePaths) -> dict[str, str]:
+    folder = NodeFolder(paths.folder / "nodes" / node.name)
+    return {
+        "HAMI_NODE_NAME": node.name,
+        "HAMI_DEVICE_TYPE": str(node.devices["vendor"]),
+        "HAMI_DEVICE_PROFILE": str(folder.device_profile),
+        "HAMI_ALLOCATION_MODE": str(node.allocation_mode or "auto"),
+        "HAMI_CONTAINERD_CONFIG": str(folder.root / "containerd.toml"),
+        "HAMI_HOOK_PATH": str(paths.folder / "hook"),
+        "HAMI_SHIM_REQUIRED": "true" if paths.shim else "false",
+        "HAMI_PLUGIN_FOLDER": str(folder.device_plugins),
+        "HAMI_POD_RESOURCES_SOCKET": str(folder.pod_resources_socket),
+        "HAMI_CDI_FOLDER": str(folder.cdi),
+    }
