@@ -21,7 +21,7 @@ from hami_protocol.devices import AllocationMode, RegisterFormat
 from hami_protocol.envelope import open_message, seal
 from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
-from hami_runtime.bus import Bus, BusError, MessageRefused
+from hami_runtime.bus import Bus, BusError
 from hami_runtime.clock import Clock
 from hami_runtime.lifecycle import sleep_until
 
@@ -135,11 +135,7 @@ class Registration:
             )
             try:
                 await self._bus.publish(message)
-            except MessageRefused as exc:
-                log.error("report refused", reason=str(exc))
-                await sleep_until(stop, PERIOD_SECONDS)
-                continue
-            except BusError as exc:
+            except BusError as exc:  # a refusal too: at first start the stream may not be made yet
                 log.warning("report not published", reason=str(exc))
                 await sleep_until(stop, RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
