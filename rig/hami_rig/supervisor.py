@@ -150,7 +150,7 @@ class Rig:
         services = service_environments(self.nodes, paths)
         self._say(f"starting webhook, scheduler, registry, {len(self.nodes)} nodes with their agents")
         for name, (module, environ) in services.items():
-            self._define(name, ["-m", module], environ)
+            self._define(name, ["-c", f"from {module} import main; main()"], environ)
         self._define_kubelets()
         await _together(*(self._start_one(name) for name in (KUBELETS, *services)))
         self._say("starting kube-scheduler")

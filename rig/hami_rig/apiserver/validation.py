@@ -143,8 +143,6 @@ def _webhook(path: str, webhook: Mapping[str, Any]) -> Iterator[Cause]:
         yield Cause(f"{path}.admissionReviewVersions", "FieldValueInvalid", "Invalid value: must include at least one of v1, v1beta1")
     if not (webhook.get("clientConfig") or {}).get("url"):
         yield _required(f"{path}.clientConfig", "a development server calls webhooks by url only: there is no network of services here")
-    if webhook.get("matchConditions"):
-        yield Cause(f"{path}.matchConditions", "FieldValueForbidden", "Forbidden: a development server does not evaluate CEL")
 
 
 # Pods

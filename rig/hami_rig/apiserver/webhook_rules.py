@@ -2,6 +2,7 @@
 
 Decides by the rules, selectors and order of webhook configurations; leaves the call itself to ``admission``. Invariants: webhook configurations
 are never sent to webhooks, so a broken one can always be removed; an answer that is not one for this very request counts as a failed call.
+CEL is not evaluated: every ``matchCondition`` counts as met, so a webhook may be sent more than a real server would send it.
 """
 
 import base64
