@@ -28,7 +28,7 @@ from hami_protocol.kubernetes import ObjectMeta, Pod
 from hami_protocol.pods import containers_in_order
 from hami_webhook.patch import Patch
 from hami_webhook.quota import QuotaBook, mentions
-from hami_webhook.wire import AdmissionRequest, Decision, Operation, UnreadableObject, read_binding, read_pod
+from hami_webhook.wire import AdmissionRequest, Decision, Operation, UnreadableObject, as_dict, read_binding, read_pod
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 ALLOWED: Final = Decision(allowed=True)
@@ -100,18 +100,25 @@ class Reviewer:
         if request.namespace in self._policy.exempt_namespaces:
             return ALLOWED
         try:
-            pod = read_pod(request.object)
+            return self._judge(request, read_pod(request.object), traceparent)
         except UnreadableObject as exc:
             return _unreadable(str(exc))
+
+    def _judge(self, request: AdmissionRequest, pod: Pod, traceparent: str) -> Decision:
+        """The verdict on a pod that can be read.
+
+        Raises:
+            UnreadableObject: it is to be patched, and in fields that we do not know it is no JSON.
+        """
         if forged := self._forged(request, ObjectMeta(), pod.metadata):
             return forged
         if pod.metadata.labels.get(keys.WEBHOOK) == keys.WEBHOOK_IGNORE:
             return ALLOWED
         if not pod.spec.containers:
             return _refused("pod has no containers")
-        return self._judge(request, pod, traceparent)
+        return self._judge_request(request, pod, traceparent)
 
-    def _judge(self, request: AdmissionRequest, pod: Pod, traceparent: str) -> Decision:
+    def _judge_request(self, request: AdmissionRequest, pod: Pod, traceparent: str) -> Decision:
         warnings = tuple(str(annotated) for annotated in self._catalog.annotated_requests(pod))
         if not mentions(pod, self._managed) and not self._touches_all:
             return Decision(allowed=True, warnings=warnings) if warnings else ALLOWED
@@ -167,7 +174,7 @@ class Reviewer:
         claims = asked.asks and self._policy.scheduler_name and pod.spec.scheduler_name != self._policy.scheduler_name
         if not (mutations or wants_trace or claims):
             return ()
-        patch = Patch(msgspec.json.decode(request.object))
+        patch = Patch(as_dict(request.object))
         if claims:
             patch.set(("spec", "schedulerName"), self._policy.scheduler_name)
         patch.apply(mutations)

@@ -175,6 +175,18 @@ def read_binding(raw: msgspec.Raw) -> BindingObject:
     return _read(raw, _BINDING, "request.object")
 
 
+def as_dict(raw: msgspec.Raw) -> dict[str, Any]:
+    """The whole object in ``raw``, with what we do not know of it.
+
+    Raises:
+        UnreadableObject: a field that we do not read is no JSON.
+    """
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (ValueError, RecursionError) as exc:
+        raise UnreadableObject(f"request.object: {exc}") from exc
+
+
 def _read(raw: msgspec.Raw, decoder: msgspec.json.Decoder[T], field_path: str) -> T:
     body = bytes(raw)
     if body in (b"", b"null"):
