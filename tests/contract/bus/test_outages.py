@@ -2,24 +2,21 @@
 
 import asyncio
 import base64
-import ipaddress
 import json
 import os
 import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus import BusUnavailable, MessageRefused, StartAt, jetstream
 from hami_runtime.bus.credentials import Credentials
 from hami_runtime.telemetry import Telemetry
+from tests.certificates import Authority
 from tests.contract.bus.conftest import NatsServer
 from tests.contract.bus.test_bus import LOG, a_message, taken
 
@@ -209,38 +206,16 @@ async def test_a_creds_file_opens_the_door(make_server: Callable[..., NatsServer
 
 
 async def test_a_connection_may_be_encrypted(make_server: Callable[..., NatsServer], tmp_path: Path) -> None:
-    certificate, key = a_certificate(tmp_path)
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("nats")
     server = make_server("--tls", "--tlscert", str(certificate), "--tlskey", str(key))
     await server.start()
-    context = ssl.create_default_context(cafile=str(certificate))
+    context = ssl.create_default_context(cafile=str(authority.certificate))
     async with jetstream.connect(server.url, name="test", tls=context) as bus:
         await bus.ensure_streams([LOG])
         async with asyncio.timeout(20):
             await bus.wait_connected()
         assert await bus.publish(a_message("log.a")) == 1
-
-
-def a_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nats")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    paths = folder / "server.pem", folder / "server.key"
-    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    return paths
 
 
 class Key:

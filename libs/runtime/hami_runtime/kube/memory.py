@@ -198,8 +198,15 @@ class MemoryCluster:
         try:
             return act()
         except ApiError as exc:
-            retry_after = exc.details.get("retryAfterSeconds")
-            raise refusal(exc.code, exc.reason, exc.message, retry_after_seconds=retry_after, writing=writing) from exc
+            details = exc.details or {}
+            raise refusal(
+                exc.code,
+                exc.reason,
+                exc.message,
+                fields=[cause.get("field", "") for cause in details.get("causes") or ()],
+                retry_after_seconds=details.get("retryAfterSeconds"),
+                writing=writing,
+            ) from exc
 
 
 class _Watch(AsyncIterator[Change[T]]):

@@ -1,0 +1,37 @@
+import os
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from hami_rig.apiserver.server import ApiServer
+from hami_rig.apiserver.settings import ApiServerSettings
+from hami_runtime.kube import http
+from hami_runtime.kube.cluster import NAMESPACES, Cluster
+
+REAL = os.environ.get("HAMI_TEST_KUBECONFIG", "")
+"""A kubeconfig of a real API server, to hold it to the same suite."""
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer(ApiServerSettings(bookmark_seconds=0.2)) as server:
+        yield server
+
+
+@pytest.fixture
+async def http_cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[http.HttpCluster]:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(server.kubeconfig)
+    async with http.connect(str(kubeconfig), user_agent="hami-test") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster) -> AsyncIterator[str]:
+    name = f"test-{secrets.token_hex(5)}"
+    await cluster.create(NAMESPACES, {"metadata": {"name": name}})
+    yield name
+    if REAL:
+        await cluster.delete(NAMESPACES, name)
