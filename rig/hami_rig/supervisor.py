@@ -27,11 +27,12 @@ from hami_devices.config import load as load_device_config
 from hami_node_agent import shim_install
 from hami_node_agent.needs import HostPaths
 from hami_rig import janitor, project
+from hami_rig.apiserver import kubeconfig
 from hami_rig.kubelet.kubelet import NodeFolder
 from hami_rig.processes import ManagedProcess, ProcessFailed
 from hami_rig.profile import Profile, RigNode
 from hami_rig.scheduler import configuration
-from hami_rig.service_settings import LOOPBACK, ServicePaths, service_environments
+from hami_rig.service_settings import LOOPBACK, REGISTRY, SCHEDULER, ServicePaths, service_environments, user_tokens
 
 READY_SECONDS = 60.0
 GRACE_SECONDS = 5.0
@@ -79,12 +80,12 @@ class Rig:
     @property
     def scheduler_url(self) -> str:
         """Where our scheduler answers ``/v1``."""
-        return f"http://{LOOPBACK}:{self.ports['scheduler']['api']}"
+        return f"http://{LOOPBACK}:{self.ports[SCHEDULER]['api']}"
 
     @property
     def registry_url(self) -> str:
         """Where our registry answers ``/v1``."""
-        return f"http://{LOOPBACK}:{self.ports['registry']['api']}"
+        return f"http://{LOOPBACK}:{self.ports[REGISTRY]['api']}"
 
     def node_folder(self, name: str) -> NodeFolder:
         """Where one node keeps its sockets, CDI specs and container records."""
@@ -141,20 +142,20 @@ class Rig:
             self._prepare_node(node)
         paths = ServicePaths(
             folder=self.folder,
-            kubeconfig=self.kubeconfig,
             nats_url=self.nats_url,
             device_config=self._write_device_config(),
             shim=self._install_shim(),
             log_level=self._log_level,
         )
+        self._write_kubeconfigs(paths)
         services = service_environments(self.nodes, paths)
         self._say(f"starting webhook, scheduler, registry, {len(self.nodes)} nodes with their agents")
         for name, (module, environ) in services.items():
             self._define(name, ["-c", f"from {module} import main; main()"], environ)
-        self._define_kubelets()
+        self._define_kubelets(paths)
         await _together(*(self._start_one(name) for name in (KUBELETS, *services)))
         self._say("starting kube-scheduler")
-        self._define_kube_scheduler()
+        self._define_kube_scheduler(paths)
         await self._start_one(KUBE_SCHEDULER)
         self._say("waiting until every service is able to do its job")
         await _together(*(self.able(name) for name in services))
@@ -210,17 +211,17 @@ class Rig:
         await _appears(self.kubeconfig, process)
         self.ports[API_SERVER] = process.ready_content = {}
 
-    def _define_kubelets(self) -> None:
+    def _define_kubelets(self, paths: ServicePaths) -> None:
         path = self.folder / "profile.yaml"
         path.write_bytes(msgspec.yaml.encode(self.profile))
-        arguments = ["--profile", str(path), "--kubeconfig", str(self.kubeconfig), "--folder", str(self.folder / "nodes")]
+        arguments = ["--profile", str(path), "--kubeconfig", str(paths.kubeconfig(KUBELETS)), "--folder", str(self.folder / "nodes")]
         self._define(KUBELETS, ["-m", "hami_rig.kubelet", *arguments, "--log-level", self._log_level], {})
 
-    def _define_kube_scheduler(self) -> None:
-        url = f"http://{LOOPBACK}:{self.ports['scheduler']['extender']}"
+    def _define_kube_scheduler(self, paths: ServicePaths) -> None:
+        url = f"http://{LOOPBACK}:{self.ports[SCHEDULER]['extender']}"
         path = self.folder / "kube-scheduler.yaml"
         path.write_bytes(msgspec.yaml.encode(configuration.generate(self._catalog.managed_resources, extender_url=url)))
-        arguments = ["--config", str(path), "--kubeconfig", str(self.kubeconfig), "--log-level", self._log_level]
+        arguments = ["--config", str(path), "--kubeconfig", str(paths.kubeconfig(KUBE_SCHEDULER)), "--log-level", self._log_level]
         self._define(KUBE_SCHEDULER, ["-m", "hami_rig.scheduler", *arguments], {})
 
     def _define(self, name: str, arguments: list[str], environ: dict[str, str], *, program: str = sys.executable) -> ManagedProcess:
@@ -229,6 +230,13 @@ class Rig:
         process.environ = {**inherited, **environ, "HAMI_READY_FILE": str(process.ready_file), "PYTHONUNBUFFERED": "1"}
         self.processes[name] = process
         return process
+
+    def _write_kubeconfigs(self, paths: ServicePaths) -> None:
+        url = msgspec.yaml.decode(self.kubeconfig.read_bytes())["clusters"][0]["cluster"]["server"]
+        for process, token in user_tokens(self.nodes).items():
+            path = paths.kubeconfig(process)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(kubeconfig(url, token))
 
     def _prepare_node(self, node: RigNode) -> None:
         folder = self.node_folder(node.name)
