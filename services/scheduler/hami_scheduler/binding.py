@@ -57,8 +57,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     fate: Fate
     error: str = ""
-    found: Pod | None = None
-    """The pod, where it was looked up."""
+    retry_after_seconds: float | None = None
+    """Of one attempt that is worth another: after at least so long."""
 
 
 def compose(pod: Pod, ref: PodRef, node: str, assignments: Sequence[VendorAssignment], *, catalog: Catalog, time_seconds: int) -> Binding:
@@ -105,31 +105,37 @@ async def write(cluster: api.Cluster, clock: Clock, binding: Binding, *, deadlin
     """
     delay = FIRST_DELAY_SECONDS
     while True:
-        wait_seconds = delay
-        try:
-            await cluster.bind(binding.pod, binding.node, annotations=binding.annotations, labels=binding.labels)
-        except api.NotFound as exc:
-            return Outcome(fate=Fate.REFUSED, error=str(exc))
-        except api.Conflict as exc:
-            outcome = await look_up(cluster, binding)
-            if outcome.fate is not Fate.UNKNOWN:
-                return outcome
-            uncertain, error = uncertain or bool(outcome.error), outcome.error or str(exc)
-        except api.TooManyRequests as exc:
-            wait_seconds, error = max(delay, exc.retry_after_seconds), str(exc)
-        except api.Unavailable as exc:
-            uncertain, error = uncertain or exc.maybe_applied, str(exc)
-        except api.ClusterError as exc:  # forbidden, or a body that will never be taken
-            if not uncertain:
-                return Outcome(fate=Fate.REFUSED, error=str(exc))
-            error = str(exc)
-        else:
-            return Outcome(fate=Fate.BOUND)
+        outcome = await _send(cluster, binding, uncertain=uncertain)
+        if outcome.retry_after_seconds is None:
+            return outcome
+        uncertain |= outcome.fate is Fate.UNKNOWN
+        wait_seconds = max(delay, outcome.retry_after_seconds)
         if clock.monotonic() + wait_seconds >= deadline:
-            return Outcome(fate=Fate.UNKNOWN if uncertain else Fate.REFUSED, error=error)
-        log.warning("binding not written yet", pod=str(binding.pod), node=binding.node, error=error, retry_seconds=wait_seconds)
+            return Outcome(fate=Fate.UNKNOWN if uncertain else Fate.REFUSED, error=outcome.error)
+        log.warning("binding not written yet", pod=str(binding.pod), node=binding.node, error=outcome.error, retry_seconds=wait_seconds)
         await asyncio.sleep(wait_seconds)
         delay = min(LONGEST_DELAY_SECONDS, delay * 2)
+
+
+async def _send(cluster: api.Cluster, binding: Binding, *, uncertain: bool) -> Outcome:
+    """One attempt, and what it did by itself; worth another one where it has ``retry_after_seconds``."""
+    try:
+        await cluster.bind(binding.pod, binding.node, annotations=binding.annotations, labels=binding.labels)
+    except api.NotFound as exc:
+        return Outcome(fate=Fate.REFUSED, error=str(exc))
+    except api.TooManyRequests as exc:
+        return Outcome(fate=Fate.REFUSED, error=str(exc), retry_after_seconds=exc.retry_after_seconds)
+    except api.Unavailable as exc:
+        return Outcome(fate=Fate.UNKNOWN if exc.maybe_applied else Fate.REFUSED, error=str(exc), retry_after_seconds=0.0)
+    except api.ClusterError as exc:
+        if not uncertain and not isinstance(exc, api.Conflict):
+            return Outcome(fate=Fate.REFUSED, error=str(exc))  # forbidden, or a body that will never be taken
+        found = await look_up(cluster, binding)
+        if found.fate is not Fate.UNKNOWN:
+            return found
+        fate = Fate.UNKNOWN if found.error else Fate.REFUSED
+        return Outcome(fate=fate, error=found.error or str(exc), retry_after_seconds=0.0)
+    return Outcome(fate=Fate.BOUND)
 
 
 async def look_up(cluster: api.Cluster, binding: Binding) -> Outcome:
@@ -143,9 +149,9 @@ async def look_up(cluster: api.Cluster, binding: Binding) -> Outcome:
     if pod.metadata.uid != binding.pod.uid:
         return Outcome(fate=Fate.REFUSED, error=f"pod {binding.pod} was deleted; there is another of its name")
     if is_written(binding, pod):
-        return Outcome(fate=Fate.BOUND, found=pod)
+        return Outcome(fate=Fate.BOUND)
     if pod.spec.node_name:
-        return Outcome(fate=Fate.REFUSED, error=f"pod {binding.pod} was bound to {pod.spec.node_name} by another hand", found=pod)
+        return Outcome(fate=Fate.REFUSED, error=f"pod {binding.pod} was bound to {pod.spec.node_name} by another hand")
     if pod.metadata.deletion_timestamp is not None:
-        return Outcome(fate=Fate.REFUSED, error=f"pod {binding.pod} is being deleted", found=pod)
+        return Outcome(fate=Fate.REFUSED, error=f"pod {binding.pod} is being deleted")
     return Outcome(fate=Fate.UNKNOWN)

@@ -7,35 +7,29 @@ The store is bounded: the verdict that has not changed for longest is dropped fi
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Callable
+from typing import Final
 
 from msgspec import Struct
 
 from hami_protocol.devices import PodRef
 from hami_protocol.events import Event, PodPlaced, PodRefused
 from hami_runtime.clock import Clock
+from hami_runtime.kube.events import Type
 from hami_scheduler.placement import Placement, Refusal
 
-NORMAL = "Normal"
-WARNING = "Warning"
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
 INVALID_REQUEST = "invalid device request"
 """In FailedAndUnresolvableNodes where the pod's request cannot be read; the Event has the field's path."""
 
 
-class Publish(Protocol):
-    """Where events for the bus go: ``Outbox.put``."""
-
-    def __call__(self, event: Event, event_id: str) -> object:
-        """Publish ``event`` as soon as the bus takes it."""
-        ...
+Publish = Callable[[Event, str], object]
+"""Where events for the bus go: ``Outbox.put``, with the event's id."""
 
 
-class Record(Protocol):
-    """Where Kubernetes Events go: ``EventRecorder.record``."""
-
-    def __call__(self, about: PodRef | str, type_: str, reason: str, message: str) -> object:
-        """Record an Event about a pod, or about the node of that name."""
-        ...
+Record = Callable[[PodRef | str, Type, str, str], object]
+"""Where Kubernetes Events go: ``EventRecorder.record``, with what it is about (a pod, or the node of that name), type, reason and message."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True, rename="camel"):

@@ -1,0 +1,70 @@
+"""Explain: why a pod is where it is, or is nowhere, from the last verdict and from the state at the moment of asking. Changes nothing."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from hami_devices.requests import RequestError
+from hami_protocol import keys
+from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import pod_ref
+from hami_scheduler.picture import Picture
+from hami_scheduler.placement import NodeVerdict
+from hami_scheduler.verdicts import Verdict
+
+
+class Holding(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the ledger has of the pod."""
+
+    node: str
+    phase: str
+    assignments: tuple[VendorAssignment, ...]
+
+
+class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer to "why is this pod where it is?"."""
+
+    pod: PodRef
+    phase: str
+    """Of the pod, as Kubernetes has it."""
+    node: str
+    """Where it is bound; empty while it is not."""
+    bind_phase: str
+    summary: str
+    """One sentence with figures."""
+    holding: Holding | None = None
+    verdict: Verdict | None = None
+    """The last thing that filter said of it."""
+    reasons: dict[str, int] = {}
+    """Short reason to number of nodes, judged now; empty for a bound pod."""
+    nodes: tuple[NodeVerdict, ...] = ()
+    """The best or the nearest nodes, judged now; empty for a bound pod."""
+
+
+def explain(pod: Pod, picture: Picture) -> Explanation:
+    """Explain ``pod``."""
+    ref = pod_ref(pod)
+    entry = picture.state.entry(ref.uid)
+    holding = None if entry is None else Holding(node=entry.node, phase=entry.phase.value, assignments=entry.assignments)
+    verdict = picture.verdicts.of(ref)
+    common = Explanation(
+        pod=ref,
+        phase=pod.status.phase,
+        node=pod.spec.node_name,
+        bind_phase=pod.metadata.annotations.get(keys.BIND_PHASE, ""),
+        summary="",
+        holding=holding,
+        verdict=verdict,
+    )
+    if pod.spec.node_name:
+        return msgspec.structs.replace(common, summary=f"bound to {pod.spec.node_name}")
+    try:
+        request = picture.catalog.read_pod(pod)
+    except RequestError as exc:
+        return msgspec.structs.replace(common, summary=f"its request is refused: {exc}")
+    if not request.asks:
+        return msgspec.structs.replace(common, summary="it asks for no device")
+    judged = picture.state.explain(request, uid=ref.uid)
+    return msgspec.structs.replace(common, summary=judged.summary, reasons=dict(judged.reasons), nodes=judged.nodes)

@@ -1,0 +1,109 @@
+"""The extender over HTTP: /filter, /prioritize, /bind and /preempt, as kube-scheduler calls them. Decides nothing.
+
+Whatever is wrong is answered with status 200 and a text in ``Error``: any other status kube-scheduler shows without it. A follower hands the request
+to the leader as it came; a request that was handed on once is never handed on again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import structlog
+from aiohttp import web
+
+from hami_protocol.devices import PodRef
+from hami_scheduler import wire
+from hami_scheduler.forwarding import FORWARDED, Forwarder
+from hami_scheduler.service import Scheduler
+from hami_scheduler.wire import FilterAnswer, WireError
+
+log = structlog.get_logger()
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+_MIB = 1024 * 1024
+
+Handler = Callable[[bytes], Awaitable[bytes]]
+Failure = Callable[[str], bytes]
+
+
+def application(scheduler: Scheduler, forwarder: Forwarder) -> web.Application:
+    """The extender's routes."""
+    extender = _Extender(scheduler, forwarder)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.add_routes(
+        [
+            web.post("/filter", extender.route("filter", extender.filter, _filter_failure)),
+            web.post("/prioritize", extender.route("prioritize", extender.prioritize, lambda _: wire.encode_priorities([]))),
+            web.post("/bind", extender.route("bind", extender.bind, wire.encode_binding)),
+            web.post("/preempt", extender.route("preempt", extender.preempt, lambda _: wire.encode_preemption({}))),
+        ]
+    )
+    return app
+
+
+class _Extender:
+    """What the routes do."""
+
+    def __init__(self, scheduler: Scheduler, forwarder: Forwarder) -> None:
+        self._scheduler = scheduler
+        self._forwarder = forwarder
+        metrics = scheduler.metrics
+        self._seconds = {"filter": metrics.filter_seconds, "bind": metrics.bind_seconds}
+
+    def route(self, verb: str, handler: Handler, failure: Failure) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """``handler`` as a route; what it raises about the request is answered by ``failure``."""
+        histogram = self._seconds.get(verb)
+
+        async def handle(request: web.Request) -> web.Response:
+            started = time.perf_counter()
+            try:
+                body = await request.read()
+                answer = await self._handed_on(verb, request, body)
+                if answer is None:
+                    answer = await handler(body)
+            except WireError as exc:
+                log.warning("request not read", verb=verb, error=str(exc))
+                answer = failure(str(exc))
+            except web.HTTPRequestEntityTooLarge:
+                answer = failure(f"the request is larger than {MAX_BODY_BYTES // _MIB} MiB")
+                log.warning("request too large", verb=verb)
+            if histogram is not None:
+                histogram.record(time.perf_counter() - started)
+            return web.Response(body=answer, content_type="application/json")
+
+        return handle
+
+    async def filter(self, body: bytes) -> bytes:
+        """POST /filter."""
+        return wire.encode_filter(self._scheduler.filter(wire.decode_args(body)))
+
+    async def prioritize(self, body: bytes) -> bytes:
+        """POST /prioritize."""
+        return wire.encode_priorities(self._scheduler.prioritize(wire.decode_args(body)))
+
+    async def bind(self, body: bytes) -> bytes:
+        """POST /bind."""
+        args = wire.decode_binding(body)
+        pod = PodRef(namespace=args.pod_namespace, name=args.pod_name, uid=args.pod_uid)
+        return wire.encode_binding(await self._scheduler.bind(pod, args.node))
+
+    async def preempt(self, body: bytes) -> bytes:
+        """POST /preempt."""
+        return wire.encode_preemption(self._scheduler.preempt(wire.decode_preemption(body)))
+
+    async def _handed_on(self, verb: str, request: web.Request, body: bytes) -> bytes | None:
+        """The leader's answer, where another replica leads and can be reached; None where this one must answer."""
+        leader = self._scheduler.leader
+        if leader is None or FORWARDED in request.headers:
+            return None
+        with suppress(ConnectionError, TimeoutError):
+            answer = await self._forwarder.post(leader, f"/{verb}", body)
+            self._scheduler.metrics.forwarded.add(1, {"verb": verb})
+            return answer
+        return None
+
+
+def _filter_failure(error: str) -> bytes:
+    return wire.encode_filter(FilterAnswer(error=error))

@@ -1,0 +1,137 @@
+"""Follows the bus: what nodes report, and the log of grants. A message that cannot be read is terminated, logged with its subject and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import structlog
+
+from hami_protocol import envelope, subjects
+from hami_protocol.envelope import MESSAGE_ID
+from hami_protocol.errors import EventError
+from hami_protocol.events import (
+    AllocationFailed,
+    AllocationSucceeded,
+    AssignmentLapsed,
+    ContainerServed,
+    DevicesReported,
+    Event,
+    LivenessChanged,
+    PodAllocating,
+    PodAssigned,
+    PodReleased,
+    ShareResized,
+)
+from hami_protocol.subjects import StreamSpec
+from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
+from hami_runtime.lifecycle import run_until
+from hami_scheduler.metrics import Metrics
+from hami_scheduler.picture import Picture
+
+log = structlog.get_logger()
+
+RETRY_SECONDS = 1.0
+QUIET_SECONDS = 1.0
+"""A log from which nothing comes for so long has been read to its end."""
+
+
+class Feeds:
+    """Readers of the bus. Nothing is acknowledged: each replica reads everything from the start, and the last word counts."""
+
+    def __init__(self, bus: Bus, picture: Picture, metrics: Metrics) -> None:
+        self._bus = bus
+        self._picture = picture
+        self._metrics = metrics
+        self.caught_up = asyncio.Event()
+        """The log of grants has been read to its end once."""
+
+    async def ensure_streams(self) -> None:
+        """Return once all streams exist. Before that the bus would refuse what belongs on them."""
+        while True:
+            try:
+                await self._bus.wait_connected()
+                await self._bus.ensure_streams(subjects.STREAMS)
+            except BusError as exc:
+                log.warning("streams not made", error=str(exc), retry_seconds=RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return
+
+    async def follow_devices(self, stop: asyncio.Event) -> None:
+        """Take every node's devices and liveness, the newest first, until ``stop``."""
+        await run_until(stop, self._follow(subjects.DEVICES, (subjects.ALL_DEVICES, subjects.ALL_LIVENESS)))
+
+    async def follow_allocations(self, stop: asyncio.Event) -> None:
+        """Take the log of grants, from the last word on each pod on, until ``stop``."""
+        await run_until(stop, self._follow(subjects.ALLOCATIONS, (subjects.ALL_ALLOCATIONS,), caught_up=self.caught_up))
+
+    async def _follow(self, stream: StreamSpec, filters: tuple[str, ...], *, caught_up: asyncio.Event | None = None) -> None:
+        while True:
+            try:
+                await self.ensure_streams()
+                async with self._bus.consume(stream, subjects=filters, start=StartAt.LAST_PER_SUBJECT) as deliveries:
+                    if caught_up is not None and not caught_up.is_set():
+                        await self._read_to_the_end(deliveries, caught_up)
+                    async for delivery in deliveries:
+                        await self._take(delivery)
+            except BusError as exc:
+                log.warning("bus not followed", stream=stream.name, error=str(exc), retry_seconds=RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read_to_the_end(self, deliveries: AsyncIterator[Delivery], caught_up: asyncio.Event) -> None:
+        """Take what is there already. The end is where nothing waits behind a message, or where nothing comes for a while."""
+        following: asyncio.Future[Delivery] | None = None
+        try:
+            while True:
+                following = following or asyncio.ensure_future(_following(deliveries))
+                done, _ = await asyncio.wait((following,), timeout=QUIET_SECONDS)
+                if not done:
+                    if self._bus.connected:
+                        break
+                    continue
+                delivery, following = following.result(), None
+                await self._take(delivery)
+                if delivery.pending == 0:
+                    break
+            caught_up.set()
+            while following is not None:
+                delivery, following = await following, None
+                await self._take(delivery)
+        finally:
+            if following is not None:
+                following.cancel()
+
+    async def _take(self, delivery: Delivery) -> None:
+        message = delivery.message
+        try:
+            event = envelope.open_message(message)
+        except EventError as exc:
+            self._metrics.unreadable_messages.add(1)
+            log.warning("message not read", subject=message.subject, error=str(exc))
+            await delivery.term(str(exc))
+            return
+        self._apply(event, message.headers.get(MESSAGE_ID, ""))
+        await delivery.ack()
+
+    def _apply(self, event: Event, event_id: str) -> None:
+        match event:
+            case DevicesReported() | LivenessChanged():
+                self._picture.device_event(event)
+            case (
+                PodAssigned()
+                | AssignmentLapsed()
+                | PodAllocating()
+                | ShareResized()
+                | PodReleased()
+                | ContainerServed()
+                | AllocationSucceeded()
+                | AllocationFailed()
+            ):
+                self._picture.allocation_event(event, event_id)
+            case _:
+                pass  # no subject that is followed carries others
+
+
+async def _following(deliveries: AsyncIterator[Delivery]) -> Delivery:
+    return await anext(deliveries)

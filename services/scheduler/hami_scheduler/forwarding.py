@@ -1,0 +1,58 @@
+"""How a follower reaches the leader: a replica's identity carries the URL of its extender, and the Lease carries the identity."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+FORWARDED = "X-Hami-Forwarded"
+"""On a request that a replica hands on: it is answered or refused, never handed on again."""
+TIMEOUT_SECONDS = 30.0
+
+
+def identity(name: str, url: str) -> str:
+    """The identity of replica ``name`` whose extender others reach at ``url``; empty where nobody does."""
+    return f"{name}@{url}" if url else name
+
+
+def address(identity: str) -> str | None:
+    """The URL in an identity; None where it has none."""
+    _, at, url = identity.rpartition("@")
+    return url if at and url.startswith(("http://", "https://")) else None
+
+
+class Forwarder:
+    """Hands requests to the leader; made by ``forwarding``."""
+
+    def __init__(self, session: aiohttp.ClientSession, tls: ssl.SSLContext | None) -> None:
+        self._session = session
+        self._tls = tls
+
+    async def post(self, leader: str, path: str, body: bytes) -> bytes:
+        """POST ``body`` to the replica with identity ``leader`` and return its answer.
+
+        Raises:
+            ConnectionError: it cannot be reached, or has not answered as an extender does.
+            TimeoutError: it has not answered in time.
+        """
+        url = address(leader)
+        if url is None:
+            raise ConnectionError(f"the leader {leader} does not say where it is")
+        headers = {FORWARDED: "1", "Content-Type": "application/json"}
+        try:
+            async with self._session.post(url + path, data=body, headers=headers, ssl=self._tls or True) as answer:
+                if answer.status != 200:
+                    raise ConnectionError(f"the leader {leader} answered {answer.status}")
+                return await answer.read()
+        except aiohttp.ClientError as exc:
+            raise ConnectionError(f"the leader {leader} cannot be reached: {exc}") from exc
+
+
+@asynccontextmanager
+async def forwarding(tls: ssl.SSLContext | None = None) -> AsyncIterator[Forwarder]:
+    """A forwarder while the context is open; ``tls`` has the client certificate and the authority for an extender behind TLS."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)) as session:
+        yield Forwarder(session, tls)

@@ -1,0 +1,200 @@
+"""The cluster as the scheduler sees it: takes every change of a node, a pod or the bus, and lets each part know. One way in; no I/O.
+
+The parts decide (``inventory``, ``pods``, ``reservations``, ``waking``, ``allocations``); this module only carries what one finds out to the others,
+and says aloud, while this replica leads, what others must hear: fences, lapsed reservations, releases. Followers keep the same picture in silence.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from hami_devices.catalog import Catalog
+from hami_protocol.devices import PodRef
+from hami_protocol.events import (
+    AllocationEvent,
+    AllocationFailed,
+    AllocationSucceeded,
+    AssignmentLapsed,
+    DeviceEvent,
+    DevicesReported,
+    LivenessChanged,
+    PodReleased,
+)
+from hami_protocol.kubernetes import Node, Pod
+from hami_protocol.pods import is_terminal
+from hami_runtime.clock import Clock
+from hami_scheduler import allocations
+from hami_scheduler.allocations import GrantLog, Missing
+from hami_scheduler.inventory import Fence, Inventory, InventoryChange
+from hami_scheduler.metrics import Metrics
+from hami_scheduler.nodelock import NodeLocks
+from hami_scheduler.placement import ClusterState, Phase
+from hami_scheduler.pods import Ended, PodLedger
+from hami_scheduler.reservations import Reservations
+from hami_scheduler.verdicts import WARNING, Publish, Record, Verdicts
+from hami_scheduler.waking import Waking
+
+log = structlog.get_logger()
+
+RELEASE_GRACE_SECONDS = 10.0
+"""How long the agent has to say itself that a pod was released."""
+REMEMBERED_RELEASES = 10_000
+
+
+class Picture:
+    """All that is known, and what follows from a change of it.
+
+    Attributes:
+        state: the columns and the ledger.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        clock: Clock,
+        *,
+        publish: Publish,
+        record: Record,
+        leading: Callable[[], bool],
+        metrics: Metrics,
+        hold_seconds: float,
+    ) -> None:
+        self.catalog = catalog
+        self.state = ClusterState(catalog)
+        self.inventory = Inventory(self.state, catalog)
+        self.pods = PodLedger(self.state, catalog)
+        self.reservations = Reservations(longest_seconds=hold_seconds)
+        self.waking = Waking(self.state)
+        self.grants = GrantLog(catalog)
+        self.verdicts = Verdicts(publish, record, clock)
+        self.locks: NodeLocks | None = None
+        self._clock = clock
+        self._publish = publish
+        self._record = record
+        self._leading = leading
+        self._metrics = metrics
+        self._releases: dict[str, tuple[float, Missing]] = {}
+        self._released: OrderedDict[str, None] = OrderedDict()
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """Take one change of a node."""
+        node = new or old
+        if node is not None:
+            name = node.metadata.name
+            self._take(name, self.inventory.node_changed(name, new))
+            if self.locks is not None:
+                self.locks.node_changed(name, new)
+
+    def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        """Take one change of a pod."""
+        pod = new or old
+        if pod is None:
+            return
+        uid = pod.metadata.uid
+        self.reservations.pod_changed(old, new)
+        change = self.pods.changed(old, new)
+        if new is None or new.spec.node_name or is_terminal(new):
+            self.waking.forget(uid)
+        if new is None:
+            self.verdicts.forget(uid)
+        if change.fenced is not None:
+            self._fenced(change.fenced)
+        if change.withdrawn is not None:
+            self.lapsed(change.withdrawn)
+        if change.ended is not None:
+            self.reservations.pop(uid)
+            self._ended(change.ended)
+        self.improved(change.improved)
+        if self.locks is not None:
+            self.locks.pod_changed(old, new)
+
+    def device_event(self, event: DeviceEvent) -> None:
+        """Take what the bus says of a node."""
+        match event:
+            case DevicesReported():
+                self._take(event.node, self.inventory.reported(event))
+            case LivenessChanged():
+                self._take(event.node, self.inventory.liveness_changed(event))
+
+    def allocation_event(self, event: AllocationEvent, event_id: str) -> None:
+        """Take one event of the log of grants."""
+        self.grants.observe(event, event_id)
+        match event:
+            case PodReleased():
+                self._releases.pop(event.pod.uid, None)
+                self._released[event.pod.uid] = None
+                if len(self._released) > REMEMBERED_RELEASES:
+                    self._released.popitem(last=False)
+                self._unlock(event.node, event.pod)
+            case AllocationSucceeded() | AllocationFailed():
+                self._unlock(event.node, event.pod)
+
+    def improved(self, nodes: frozenset[str]) -> None:
+        """There is more room on ``nodes``."""
+        self.waking.improved(nodes, now=self._clock.monotonic())
+
+    def lapsed(self, ended: Ended) -> None:
+        """A reservation of ours came to nothing; its room is free already."""
+        reservation = self.reservations.pop(ended.pod.uid)
+        if reservation is not None and self._leading():
+            event = AssignmentLapsed(pod=ended.pod, node=ended.node, reason=ended.reason)
+            self._publish(event, f"{ended.pod.uid}/lapsed/{reservation.attempt}")
+            log.info("reservation lapsed", pod=str(ended.pod), node=ended.node, reason=ended.reason)
+
+    def give_up(self, pod: PodRef, reason: str) -> None:
+        """Undo what is reserved or assumed for ``pod``, exactly. What it holds by its own record, bound by whomever, stays."""
+        entry = self.state.entry(pod.uid)
+        if entry is not None and entry.phase in {Phase.RESERVED, Phase.ASSUMED}:
+            self.state.release(pod.uid)
+            self.lapsed(Ended(pod=pod, node=entry.node, reason=reason))
+            self.improved(frozenset({entry.node}))
+            self._unlock(entry.node, pod)
+
+    def tend(self, find_pod: Callable[[PodRef], Pod | None]) -> None:
+        """What time alone brings: reservations that lapse, releases that nobody has said."""
+        now = self._clock.monotonic()
+        for uid in self.state.expired(now):
+            entry = self.state.entry(uid)
+            if entry is None:
+                continue
+            if self.reservations.held(uid, pod=find_pod(entry.pod), now=now):
+                self.state.renew(uid, now)
+            else:
+                self.give_up(entry.pod, "not bound in time")
+        due = [uid for uid, (when, _) in self._releases.items() if when <= now]
+        for uid in due:
+            _, missing = self._releases.pop(uid)
+            if self._leading():
+                self._publish(missing.event, missing.event_id)
+
+    def lead(self, pods: Iterable[Pod]) -> tuple[Missing, ...]:
+        """This replica begins to lead: say what the log lacks, and which nodes are fenced. Returns what was said."""
+        missing = self.grants.missing(pods, reserved=[entry.pod.uid for entry in self.state.entries()])
+        for each in missing:
+            self._publish(each.event, each.event_id)
+        return missing
+
+    def _take(self, name: str, change: InventoryChange) -> None:
+        for fence in change.fenced:
+            self._fenced(fence)
+        if change.improved:
+            self.improved(frozenset({name}))
+
+    def _fenced(self, fence: Fence) -> None:
+        self._metrics.unreadable_records.add(1, {"source": "pod" if fence.source.startswith("pod ") else "node"})
+        log.warning("node fenced", node=fence.node, source=fence.source, reason=fence.reason)
+        if self._leading():
+            self._record(fence.node, WARNING, "NodeFenced", f"takes no pods until a record can be read: {fence.reason}")
+
+    def _ended(self, ended: Ended) -> None:
+        if ended.pod.uid not in self._released:
+            missing = allocations.released(ended.pod, ended.node, ended.reason)
+            self._releases[ended.pod.uid] = (self._clock.monotonic() + RELEASE_GRACE_SECONDS, missing)
+        self._unlock(ended.node, ended.pod)
+
+    def _unlock(self, node: str, pod: PodRef) -> None:
+        if self.locks is not None:
+            self.locks.release(node, pod)

@@ -1,0 +1,402 @@
+"""The scheduler's core: filter, prioritize, bind, preempt and explain over one ``Picture``, and the loops that keep it true. No HTTP.
+
+Filter reads, fits and reserves in one step without an ``await``: two pods can never be given the same room (case B4). Filter decides only while this
+replica leads and has read the whole cluster; until then it answers with an error, which kube-scheduler takes as "try again", never as "no room".
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from msgspec import Struct
+
+from hami_devices.catalog import Catalog
+from hami_devices.model import PodRequest
+from hami_devices.requests import RequestError
+from hami_protocol import keys
+from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.events import PodAssigned
+from hami_protocol.kubernetes import Node, Pod
+from hami_protocol.pods import is_terminal, pod_ref
+from hami_runtime.bus.port import Bus
+from hami_runtime.clock import Clock
+from hami_runtime.kube import cluster as api
+from hami_runtime.kube.events import EventRecorder
+from hami_runtime.kube.informer import Informer
+from hami_runtime.kube.lease import LeaderElector
+from hami_runtime.lifecycle import Loop, run_until, serve
+from hami_runtime.outbox import Outbox
+from hami_runtime.telemetry import OFF, Telemetry
+from hami_scheduler import dryrun, wire
+from hami_scheduler.binder import Binder
+from hami_scheduler.explaining import Explanation, explain
+from hami_scheduler.feeds import Feeds
+from hami_scheduler.metrics import CardCollector, Metrics
+from hami_scheduler.nodelock import NodeLocks
+from hami_scheduler.picture import Picture
+from hami_scheduler.placement import Phase, Placement, Refusal
+from hami_scheduler.reservations import Reservation
+from hami_scheduler.settings import PlacementMode
+from hami_scheduler.tending import Tending
+from hami_scheduler.verdicts import INVALID_REQUEST
+from hami_scheduler.wire import ExtenderArgs, FilterAnswer, HostPriority, MetaVictims, PreemptionArgs
+
+log = structlog.get_logger()
+
+COMPONENT = "hami-scheduler"
+HIGHEST_SCORE = 10
+REMEMBERED_RANKINGS = 256
+
+Ranking = tuple[tuple[str, float], ...]
+"""Nodes that fit with their scores, best first."""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How this replica decides."""
+
+    placement: PlacementMode = PlacementMode.PINNED
+    bind_timeout_seconds: float = 28.0
+    hold_seconds: float = 600.0
+    lock_expiry_seconds: float = 300.0
+
+
+class Scheduler:
+    """One replica.
+
+    Attributes:
+        picture: all that it knows.
+        pods: the pods, as the watch shows them.
+        nodes: the nodes, likewise.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: api.Cluster,
+        bus: Bus,
+        clock: Clock,
+        catalog: Catalog,
+        identity: str,
+        options: Options = Options(),  # noqa: B008 - frozen
+        telemetry: Telemetry = OFF,
+        elector: LeaderElector | None = None,
+    ) -> None:
+        """Nothing is read before ``run``.
+
+        Args:
+            cluster: the API server.
+            bus: the bus.
+            clock: where time comes from.
+            catalog: the vendors.
+            identity: name of this replica.
+            options: how it decides.
+            telemetry: where it measures.
+            elector: says whether this replica leads; without one it always does.
+        """
+        self._clock = clock
+        self._catalog = catalog
+        self._options = options
+        self._elector = elector
+        self._telemetry = telemetry
+        self.metrics = Metrics(telemetry)
+        self._events = EventRecorder(cluster, clock, COMPONENT, telemetry=telemetry)
+        self._outbox = Outbox(bus, clock, source=f"/hami/scheduler/{identity}", telemetry=telemetry)
+        self.picture = Picture(
+            catalog,
+            clock,
+            publish=self._outbox.put,
+            record=self._events.record,
+            leading=self.leads,
+            metrics=self.metrics,
+            hold_seconds=options.hold_seconds,
+        )
+        if telemetry.measures:
+            telemetry.registry.register(CardCollector(self.picture))
+        self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
+        self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
+        self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, expiry_seconds=options.lock_expiry_seconds)
+        self.picture.locks = self.locks
+        self.nodes.subscribe(self.picture.node_changed)
+        self.pods.subscribe(self.picture.pod_changed)
+        self._binder = Binder(
+            self.picture,
+            cluster,
+            clock,
+            locks=self.locks,
+            publish=self._outbox.put,
+            record=self._events.record,
+            leading=self.leads,
+        )
+        self._cluster = cluster
+        self._feeds = Feeds(bus, self.picture, self.metrics)
+        self._tending = Tending(
+            self.picture,
+            cluster,
+            clock,
+            pods=self.pods,
+            leading=self.leads,
+            caught_up=self._feeds.caught_up,
+            metrics=self.metrics,
+        )
+        self._binding: dict[str, asyncio.Future[str]] = {}
+        self._rankings: dict[str, Ranking] = {}
+        self._last_attempt = 0
+
+    # Whether it decides
+
+    def leads(self) -> bool:
+        """Whether this replica decides."""
+        return self._elector is None or self._elector.is_leader
+
+    @property
+    def leader(self) -> str | None:
+        """The identity of the replica that decides, where it is another one."""
+        return None if self._elector is None or self._elector.is_leader else self._elector.leader_identity or None
+
+    def unready(self) -> str | None:
+        """Why it cannot do its job now; None when it can. A follower that has read the cluster is ready."""
+        missing = [name for name, informer in (("nodes", self.nodes), ("pods", self.pods)) if not informer.synced.is_set()]
+        return f"not read yet: {' and '.join(missing)}" if missing else None
+
+    def obstacle(self) -> str | None:
+        """Why it cannot decide now: what ``unready`` says, or that another replica leads."""
+        if (unready := self.unready()) is not None:
+            return unready
+        return None if self.leads() else f"this replica does not lead; {self.leader or 'nobody'} does"
+
+    # Loops
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """What must run, for as long as the replica lives."""
+        own: tuple[Loop, ...] = (
+            self.nodes.run,
+            self.pods.run,
+            self._events.run,
+            self._publish,
+            self._feeds.follow_devices,
+            self._feeds.follow_allocations,
+            self._tending.run,
+            self._binder.run,
+            self.locks.run,
+        )
+        return own if self._elector is None else (*own, self._elector.run)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run all loops until ``stop``."""
+        await serve(*self.loops, grace_seconds=5.0, stop=stop)
+
+    async def _publish(self, stop: asyncio.Event) -> None:
+        """Publish what was decided, as soon as there are streams that keep it."""
+        await run_until(stop, self._feeds.ensure_streams())
+        if not stop.is_set():
+            await self._outbox.run(stop)
+
+    # The extender's verbs
+
+    def filter(self, args: ExtenderArgs) -> FilterAnswer:
+        """Which of the candidate nodes take the pod; in ``pinned`` mode the best one, which is reserved."""
+        pod = args.pod
+        if pod is None:
+            return FilterAnswer(error="extender args missing pod")
+        if args.nodes is not None and args.node_names is None:
+            return dryrun.filter_nodes(pod, args.nodes, catalog=self._catalog, pinned=self._options.placement is PlacementMode.PINNED)
+        if args.node_names is None:
+            return FilterAnswer(error="extender args have neither Nodes nor NodeNames")
+        if (obstacle := self.obstacle()) is not None:
+            return FilterAnswer(error=obstacle)
+        if not pod.metadata.uid:
+            return FilterAnswer(error=f"Pod.metadata.uid: missing from pod {pod_ref(pod)}")
+        with self._telemetry.span("filter", pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(pod_ref(pod))):
+            return self._filter(pod, args.node_names)
+
+    def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """How much each candidate is preferred, 0 to 10; 0 for one that does not fit. Changes nothing."""
+        pod = args.pod
+        names = args.node_names
+        if pod is None or names is None or self.obstacle() is not None:
+            return []
+        ranking = self._rankings.get(pod.metadata.uid)
+        scores = scaled(self._judged(pod, names) if ranking is None else ranking)
+        return [HostPriority(host=name, score=scores.get(name, 0)) for name in names]
+
+    async def bind(self, pod: PodRef, node: str) -> str:
+        """Bind ``pod`` to ``node``; return an error text, empty when it is bound. A second call for the same pod gets the first one's answer."""
+        if (obstacle := self.obstacle()) is not None:
+            return obstacle
+        running = self._binding.get(pod.uid)
+        if running is not None:
+            return await asyncio.shield(running)
+        running = self._binding[pod.uid] = asyncio.get_running_loop().create_future()
+        error = f"bind of pod {pod} was interrupted"
+        try:
+            error = await self._bind(pod, node)
+        finally:
+            del self._binding[pod.uid]
+            running.set_result(error)
+        return error
+
+    def preempt(self, args: PreemptionArgs) -> dict[str, MetaVictims]:
+        """kube-scheduler's own candidates, unchanged."""
+        return wire.unchanged(args)
+
+    # For people
+
+    def explain(self, namespace: str, name: str) -> Explanation | None:
+        """Why the pod is where it is, or is nowhere; None where there is no such pod."""
+        pod = self._pod_named(namespace, name)
+        return None if pod is None else explain(pod, self.picture)
+
+    # How
+
+    def _filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
+        ref = pod_ref(pod)
+        picture = self.picture
+        uid = ref.uid
+        picture.pods.asked(uid)
+        if (node := self._bound_node(ref)) is not None:
+            return FilterAnswer(error=f"pod {ref} is bound to {node} already")
+        if (node := self._binder.open_node(uid)) is not None:
+            if node in names:
+                return FilterAnswer(node_names=[node])
+            return FilterAnswer(error=f"whether pod {ref} is bound to {node} is not known yet")
+        if uid in self._binding:
+            return FilterAnswer(error=f"pod {ref} is being bound")
+        try:
+            request = self._catalog.read_pod(pod)
+        except RequestError as exc:
+            picture.give_up(ref, INVALID_REQUEST)
+            picture.verdicts.invalid(ref, str(exc), node_count=len(names))
+            self.metrics.verdicts.add(1, {"verdict": "invalid"})
+            return FilterAnswer(unresolvable=dict.fromkeys(names, INVALID_REQUEST))
+        if not request.asks:
+            picture.give_up(ref, "the pod asks for nothing any more")
+            return FilterAnswer(node_names=names)
+        found = picture.state.judge(request, names, uid=uid, ranked=self._options.placement is PlacementMode.RANKED)
+        if isinstance(found, Refusal):
+            return self._refuse(ref, request, found, len(names))
+        return self._place(ref, found, len(names))
+
+    def _refuse(self, ref: PodRef, request: PodRequest, refusal: Refusal, node_count: int) -> FilterAnswer:
+        picture = self.picture
+        picture.give_up(ref, "the pod fits nowhere any more")
+        picture.waking.refused(ref, request, now=self._clock.monotonic())
+        picture.verdicts.refused(ref, refusal, node_count=node_count)
+        self.metrics.verdicts.add(1, {"verdict": "refused"})
+        return FilterAnswer(failed=refusal.failed, unresolvable=refusal.unresolvable)
+
+    def _place(self, ref: PodRef, placement: Placement, node_count: int) -> FilterAnswer:
+        picture = self.picture
+        picture.waking.forget(ref.uid)
+        picture.verdicts.placed(ref, placement, node_count=node_count)
+        self.metrics.verdicts.add(1, {"verdict": "placed"})
+        if self._options.placement is PlacementMode.RANKED:
+            self._rankings.pop(ref.uid, None)
+            self._rankings[ref.uid] = placement.fitting
+            if len(self._rankings) > REMEMBERED_RANKINGS:
+                del self._rankings[next(iter(self._rankings))]
+            names = [name for name, _ in placement.fitting]
+            return FilterAnswer(node_names=names, failed=placement.failed, unresolvable=placement.unresolvable)
+        self._reserve(ref, placement)
+        return FilterAnswer(node_names=[placement.node])
+
+    def _reserve(self, ref: PodRef, placement: Placement) -> None:
+        """Charge the pod, in place of what was reserved for it before, and say so."""
+        picture = self.picture
+        now = self._clock.monotonic()
+        earlier = picture.state.entry(ref.uid)
+        if earlier is not None and earlier.node != placement.node:
+            picture.give_up(ref, f"the pod goes to {placement.node} instead")
+        picture.state.reserve(ref, placement, now=now)
+        attempt = self._last_attempt = max(self._last_attempt + 1, int(self._clock.utc().timestamp() * 1000))
+        picture.reservations.put(Reservation(pod=ref, node=placement.node, attempt=attempt, since_seconds=now))
+        self._outbox.put(
+            PodAssigned(pod=ref, node=placement.node, assignments=tuple(placement.assignments)), f"{ref.uid}/assigned/{attempt}"
+        )
+
+    async def _bind(self, ref: PodRef, node: str) -> str:
+        deadline = self._clock.monotonic() + self._options.bind_timeout_seconds
+        pod = await self._current(ref)
+        if isinstance(pod, str):
+            self.picture.give_up(ref, pod)
+            return pod
+        if bound := pod.spec.node_name or self._bound_node(ref):
+            return "" if bound == node else f"pod {ref} is bound to {bound} already"
+        with self._telemetry.span("bind", pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(ref), node=node):
+            assignments = self._assume(pod, ref, node)
+            if isinstance(assignments, str):
+                return assignments
+            error = await self._binder.bind(pod, ref, node, assignments, deadline=deadline)
+        self.metrics.binds.add(1, {"outcome": "failed" if error else "bound"})
+        self._rankings.pop(ref.uid, None)
+        return error
+
+    def _assume(self, pod: Pod, ref: PodRef, node: str) -> tuple[VendorAssignment, ...] | str:
+        """Make sure that room on ``node`` is charged for the pod: what filter reserved, else a fit made now. An error text where there is none."""
+        state = self.picture.state
+        entry = state.entry(ref.uid)
+        if self._binder.open_node(ref.uid) == node and entry is not None:
+            return tuple(entry.assignments)
+        reservation = self.picture.reservations.get(ref.uid)
+        if entry is None or entry.node != node or reservation is None:
+            try:
+                request = self._catalog.read_pod(pod)
+            except RequestError as exc:
+                return f"{INVALID_REQUEST}: {exc}"
+            if not request.asks:
+                return ()
+            found = state.judge(request, [node], uid=ref.uid)
+            if isinstance(found, Refusal):
+                reason = found.failed.get(node) or found.unresolvable.get(node) or found.summary
+                self.picture.give_up(ref, f"no room on {node} any more")
+                return f"node {node}: {reason}"
+            self._reserve(ref, found)
+            entry = state.entry(ref.uid)
+        if entry is None:
+            return f"no room is reserved for pod {ref}"
+        state.assume(ref.uid)
+        return tuple(entry.assignments)
+
+    async def _current(self, ref: PodRef) -> Pod | str:
+        """The pod that ``ref`` means, not bound yet; an error text where there is none."""
+        pod = self._pod_named(ref.namespace, ref.name)
+        if pod is None or pod.metadata.uid != ref.uid:
+            try:
+                pod = await self._cluster.get(api.PODS, ref.name, namespace=ref.namespace)
+            except api.ClusterError as exc:
+                return f"pod {ref} cannot be read: {exc}"
+        if pod.metadata.uid != ref.uid:
+            return f"pod {ref} was deleted; there is another of its name"
+        if is_terminal(pod):
+            return f"pod {ref} is {pod.status.phase}"
+        return pod
+
+    def _bound_node(self, ref: PodRef) -> str | None:
+        """Where the pod is bound, by the watch or, before that has shown it, by our own Binding; None where it is not."""
+        pod = self._pod_named(ref.namespace, ref.name)
+        if pod is not None and pod.metadata.uid == ref.uid and pod.spec.node_name:
+            return pod.spec.node_name
+        entry = self.picture.state.entry(ref.uid)
+        return entry.node if entry is not None and entry.phase in {Phase.BOUND, Phase.SHRUNK} else None
+
+    def _pod_named(self, namespace: str, name: str) -> Pod | None:
+        return self.pods.get(name, namespace)
+
+    def _judged(self, pod: Pod, names: list[str]) -> Ranking:
+        try:
+            request = self._catalog.read_pod(pod)
+        except RequestError:
+            return ()
+        found = self.picture.state.judge(request, names, uid=pod.metadata.uid, ranked=True) if request.asks else None
+        return found.fitting if isinstance(found, Placement) else ()
+
+
+def scaled(ranking: Ranking) -> dict[str, int]:
+    """By node, 0 to 10: the first of ``ranking`` is the best and gets 10, whether high scores are better or low ones; equal scores stay equal."""
+    if not ranking:
+        return {}
+    best, worst = ranking[0][1], ranking[-1][1]
+    if best == worst:
+        return {name: HIGHEST_SCORE for name, _ in ranking}
+    return {name: round((score - worst) / (best - worst) * HIGHEST_SCORE) for name, score in ranking}

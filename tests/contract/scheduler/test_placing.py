@@ -1,0 +1,241 @@
+"""From filter to the annotations inside the Binding."""
+
+import msgspec
+import pytest
+
+from hami_protocol import keys
+from hami_protocol.events import PodAllocating, PodAssigned, PodPlaced, PodRefused
+from hami_protocol.subjects import VERDICTS
+from hami_runtime.kube import cluster as api
+from hami_runtime.kube.memory import MemoryCluster
+from hami_scheduler.service import Options
+from hami_scheduler.settings import PlacementMode
+from hami_scheduler.wire import ExtenderArgs, HostPriority, decode_args
+from tests.builders import a_device
+from tests.contract.scheduler.world import World, asked, place, ref, settle, story, used_mib
+
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
+
+@story
+async def test_a_pod_gets_its_assignment_inside_the_binding(world: World) -> None:
+    await world.node("n1", a_device("GPU-A"))
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=2000, gpucores=30)
+        assert await place(scheduler, pod) == "n1"
+        bound = await world.get(pod)
+        assert bound.spec.node_name == "n1"
+        annotations = bound.metadata.annotations
+        assert annotations[keys.ASSIGNED_NODE] == "n1"
+        assert annotations[ALLOCATED] == annotations["hami.io/vgpu-devices-to-allocate"] == "GPU-A,NVIDIA,2000,30:;"
+        assert annotations[keys.BIND_PHASE] == "allocating"
+        assert annotations[keys.BIND_TIME].isdigit()
+        assert bound.metadata.labels[keys.ASSIGNED_NODE] == "n1"
+        assert used_mib(scheduler) == 2000
+    assert world.said() == [("PodAssigned", "p1"), ("PodAllocating", "p1")]
+    granted = world.log()[1]
+    assert isinstance(granted, PodAllocating)
+    assert isinstance(world.log()[0], PodAssigned)
+    assert granted.assignments == world.log()[0].assignments  # type: ignore[union-attr]
+    assert [type(verdict) for verdict in world.log(VERDICTS)] == [PodPlaced]
+    assert {reason for _, reason, _ in await world.events()} == {"FilteringSucceed", "BindingSucceed"}
+
+
+@story
+async def test_a_pod_costs_one_write_besides_events_where_the_node_speaks_cdi(world: World) -> None:
+    await world.node("n1")
+    cluster = MemoryCluster(world.store)
+    async with world.scheduler(cluster=cluster) as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        before = dict(cluster.calls)
+        assert await place(scheduler, pod) == "n1"
+    made = {call: count - before.get(call, 0) for call, count in cluster.calls.items() if count != before.get(call, 0)}
+    made = {call: count for call, count in made.items() if call[1] != "events"}
+    assert made == {("bind", "pods"): 1}
+
+
+@story
+async def test_a_pod_that_fits_nowhere_is_refused_with_reasons_and_figures(world: World) -> None:
+    await world.node("n1", a_device("GPU-A"))
+    await world.node("n2", a_device("GPU-B", type="NVIDIA T4"))
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=2, gpumem=2000)
+        answer = asked(scheduler, pod, "n1", "n2", "n3")
+        assert answer.error == ""
+        assert answer.node_names is None
+        assert answer.unresolvable == {"n1": "NodeInsufficientDevice", "n2": "NodeInsufficientDevice", "n3": "node unregistered"}
+        big = await world.pod("p2", gpu=1, gpumem=30000)
+        assert asked(scheduler, big, "n1").failed == {"n1": "1/1 CardInsufficientMemory"}
+        await settle()
+    verdicts = world.log(VERDICTS)
+    assert all(isinstance(verdict, PodRefused) for verdict in verdicts)
+    messages = {name: message for name, reason, message in await world.events() if reason == "FilteringFailed"}
+    assert "2" in messages["p1"]
+    assert "30000" in messages["p2"]
+
+
+@story
+async def test_one_event_per_pod_and_change(world: World) -> None:
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=30000)
+        first = asked(scheduler, pod)
+        for _ in range(20):
+            assert asked(scheduler, pod) == first
+        await settle()
+        (event,) = (await world.admin.list(api.EVENTS)).items
+        assert event["count"] == 1
+    assert len(world.log(VERDICTS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("amounts", "field"),
+    [
+        pytest.param({"gpu": 1, "gpumem": "16.0001Gi"}, "limits[nvidia.com/gpumem]", id="A1"),
+        pytest.param({"gpu": 1, "gpumem-percentage": "99.1"}, "limits[nvidia.com/gpumem-percentage]", id="A3"),
+        pytest.param({"gpu": "NaN"}, "limits[nvidia.com/gpu]", id="A16"),
+    ],
+)
+@story
+async def test_a_request_that_cannot_be_read_is_refused_for_good_and_never_empty(
+    world: World, amounts: dict[str, str | int], field: str
+) -> None:
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", **amounts)
+        answer = asked(scheduler, pod, "n1", "n2")
+        assert answer.unresolvable == dict.fromkeys(("n1", "n2"), "invalid device request")
+        assert answer.node_names is None
+        assert answer.error == ""
+        assert "invalid device request" in await scheduler.bind(ref(pod), "n1")
+        await settle()
+        assert any(field in message for _, _, message in await world.events())
+        assert (await world.get(pod)).spec.node_name == ""
+
+
+@story
+async def test_a_pod_that_asks_for_nothing_may_go_anywhere_and_is_bound_without_a_record(world: World) -> None:
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=0)
+        assert asked(scheduler, pod, "n1", "n9").node_names == ["n1", "n9"]
+        assert await scheduler.bind(ref(pod), "n1") == ""
+        bound = await world.get(pod)
+        assert bound.spec.node_name == "n1"
+        assert ALLOCATED not in bound.metadata.annotations
+    assert world.said() == []
+
+
+@story
+async def test_requests_without_candidates_or_pod_change_nothing_and_the_next_is_served(world: World) -> None:
+    """Case B1."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        assert scheduler.filter(ExtenderArgs(pod=pod)).error
+        assert scheduler.filter(ExtenderArgs(node_names=["n1"])).error == "extender args missing pod"
+        empty = scheduler.filter(ExtenderArgs(pod=pod, node_names=[]))
+        assert (empty.error, empty.node_names or []) == ("", [])
+        assert await place(scheduler, pod) == "n1"
+
+
+@story
+async def test_unsatisfiable_pods_keep_nobody_from_being_placed(world: World) -> None:
+    """Case B2, 1,000 times."""
+    await world.node("n1", *(a_device(f"GPU-{card}") for card in range(2)))
+    async with world.scheduler() as scheduler:
+        wide = await world.pod("wide", gpu=4)
+        big = await world.pod("big", gpu=1, gpumem=245760)
+        for turn in range(1000):
+            assert asked(scheduler, wide).unresolvable == {"n1": "NodeInsufficientDevice"}
+            assert asked(scheduler, big).failed == {"n1": "2/2 CardInsufficientMemory"}
+            if turn % 100 == 0:
+                assert await place(scheduler, await world.pod(f"p{turn}", gpu=1, gpumem=1000)) == "n1"
+        assert used_mib(scheduler) == 10_000
+
+
+@story
+async def test_pods_filtered_at_the_same_moment_never_get_the_same_room(world: World) -> None:
+    """Case B4: eight cards, 32 pods of half a card."""
+    await world.node("n1", *(a_device(f"GPU-{card}") for card in range(8)))
+    async with world.scheduler() as scheduler:
+        pods = [await world.pod(f"p{number}", gpu=1, gpumem=12288) for number in range(32)]
+        answers = [asked(scheduler, pod) for pod in pods]
+        assert [bool(answer.node_names) for answer in answers] == [True] * 16 + [False] * 16
+        assert all(answer.failed == {"n1": "8/8 CardInsufficientMemory"} for answer in answers[16:])
+        for pod in pods[:16]:
+            assert await scheduler.bind(ref(pod), "n1") == ""
+        used = [held.used_memory_mib for held in scheduler.picture.state.devices("n1")]
+        assert used == [24576] * 8
+
+
+@story
+async def test_ranked_answers_all_that_fit_and_scores_them_and_fits_again_at_bind(world: World) -> None:
+    for name in ("n1", "n2", "n3"):
+        await world.node(name)
+    async with world.scheduler(options=Options(placement=PlacementMode.RANKED)) as scheduler:
+        assert await place(scheduler, await world.pod("p0", gpu=1, gpumem=12000), "n2") == "n2"
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        answer = asked(scheduler, pod, "n1", "n2", "n3", "n4")
+        assert set(answer.node_names or ()) == {"n1", "n2", "n3"}
+        assert answer.unresolvable == {"n4": "node unregistered"}
+        scores = scheduler.prioritize(ExtenderArgs(pod=pod, node_names=["n3", "n2", "n1"]))
+        assert scores == [HostPriority(host="n3", score=0), HostPriority(host="n2", score=10), HostPriority(host="n1", score=0)]
+        assert used_mib(scheduler, "n1") == 0
+        assert await scheduler.bind(ref(pod), "n1") == ""
+        assert used_mib(scheduler, "n1") == 2000
+        late = await world.pod("p2", gpu=1, gpumem=23000)
+        assert "CardInsufficientMemory" in await scheduler.bind(ref(late), "n1")
+        assert used_mib(scheduler, "n1") == 2000
+
+
+@story
+async def test_a_dry_run_with_whole_nodes_changes_nothing(world: World) -> None:
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        node = (await world.admin.list(api.NODES)).items[0]
+        nodes = {"items": [msgspec.to_builtins(node), {"metadata": {"name": "x"}}]}
+        args = decode_args(msgspec.json.encode({"Pod": msgspec.to_builtins(pod), "Nodes": nodes}))
+        answer = scheduler.filter(args)
+        assert len(answer.nodes or ()) == 1
+        assert answer.unresolvable == {"x": "node unregistered"}
+        assert used_mib(scheduler) == 0
+        await settle()
+    assert world.said() == []
+    assert world.log(VERDICTS) == []
+    assert await world.events() == []
+
+
+@story
+async def test_a_pod_that_is_bound_is_not_placed_again(world: World) -> None:
+    await world.node("n1")
+    await world.node("n2")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        assert await place(scheduler, pod) == "n1"
+        assert "bound to n1" in asked(scheduler, pod, "n2").error
+        assert used_mib(scheduler, "n1") == 2000
+        assert await scheduler.bind(ref(pod), "n1") == ""
+        assert "n1" in await scheduler.bind(ref(pod), "n2")
+        assert (used_mib(scheduler, "n1"), used_mib(scheduler, "n2")) == (2000, 0)
+
+
+@story
+async def test_explain_says_why_with_figures(world: World) -> None:
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=30000)
+        asked(scheduler, pod)
+        found = scheduler.explain("default", "p1")
+        assert found is not None
+        assert found.verdict is not None
+        assert "30000" in found.summary
+        assert found.reasons == {"1/1 CardInsufficientMemory": 1}
+        placed = await world.pod("p2", gpu=1, gpumem=1000)
+        await place(scheduler, placed)
+        found = scheduler.explain("default", "p2")
+        assert found is not None
+        assert found.node == "n1"
+        assert found.holding is not None
+        assert scheduler.explain("default", "nobody") is None

@@ -1,0 +1,102 @@
+"""What the log of grants lacks after a restart."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_protocol.events import AllocationSucceeded, AssignmentLapsed, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.kubernetes import Pod, PodStatus
+from hami_scheduler.allocations import RESTARTED, GrantLog
+from tests.builders import a_pod, a_ref
+
+RECORD = {"hami.io/vgpu-devices-allocated": "GPU-A,NVIDIA,1000,0:;"}
+
+
+@pytest.fixture
+def log() -> GrantLog:
+    return GrantLog(Catalog())
+
+
+def bound(name: str = "p1", *, phase: str = "allocating", time: str = "1700000000", status: str = "Pending", **fields: Any) -> Pod:
+    annotations = RECORD | {keys.BIND_PHASE: phase, keys.BIND_TIME: time, keys.ASSIGNED_NODE: "n1"}
+    pod = a_pod(name, gpu=1, node_name="n1", annotations=annotations, **fields)
+    return msgspec.structs.replace(pod, status=PodStatus(phase=status))
+
+
+def assigned(name: str = "p1", node: str = "n1") -> PodAssigned:
+    return PodAssigned(pod=a_ref(name), node=node, assignments=())
+
+
+def granted(name: str = "p1", node: str = "n1") -> PodAllocating:
+    return PodAllocating(pod=a_ref(name), node=node, assignments=(), bind_time_seconds=1700000000)
+
+
+def said(log: GrantLog, pods: list[Pod], reserved: list[str] | None = None) -> list[tuple[str, str]]:
+    return [(type(missing.event).__name__, missing.event_id) for missing in log.missing(pods, reserved=reserved or [])]
+
+
+def test_a_grant_that_was_not_published_is_said_with_its_first_id(log: GrantLog) -> None:
+    assert said(log, [bound()]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+    log.observe(assigned())
+    assert said(log, [bound()]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+
+
+def test_a_grant_that_was_published_is_not_said_again(log: GrantLog) -> None:
+    log.observe(granted())
+    assert said(log, [bound()]) == []
+    log.observe(AllocationSucceeded(pod=a_ref(), node="n1"))
+    assert said(log, [bound()]) == []
+
+
+def test_a_pod_that_has_its_devices_needs_no_grant(log: GrantLog) -> None:
+    assert said(log, [bound(phase="success"), bound("p2", status="Succeeded"), a_pod("p3", gpu=1)]) == []
+
+
+def test_grants_are_said_in_the_order_of_binding(log: GrantLog) -> None:
+    pods = [bound("p1", time="3"), bound("p2", time="1"), bound("p3", time="2"), bound("p4", time="rubbish")]
+    assert [event_id for _, event_id in said(log, pods)] == [
+        "uid-p4/allocating/0",
+        "uid-p2/allocating/1",
+        "uid-p3/allocating/2",
+        "uid-p1/allocating/3",
+    ]
+
+
+def test_a_reservation_of_before_the_restart_has_lapsed(log: GrantLog) -> None:
+    log.observe(assigned(), "uid-p1/assigned/17")
+    missing = log.missing([a_pod(gpu=1)], reserved=[])
+    assert [each.event for each in missing] == [AssignmentLapsed(pod=a_ref(), node="n1", reason=RESTARTED)]
+    assert [each.event_id for each in missing] == ["uid-p1/lapsed/17"]
+    assert said(log, [a_pod(gpu=1)], reserved=["uid-p1"]) == []
+
+
+def test_a_pod_that_ended_meanwhile_is_released(log: GrantLog) -> None:
+    log.observe(granted("p1"))
+    log.observe(granted("p2"))
+    assert said(log, [bound("p2", status="Failed")]) == [("PodReleased", "uid-p1/released"), ("PodReleased", "uid-p2/released")]
+
+
+def test_what_was_released_or_lapsed_needs_no_word(log: GrantLog) -> None:
+    log.observe(granted("p1"))
+    log.observe(PodReleased(pod=a_ref("p1"), node="n1"))
+    log.observe(assigned("p2"))
+    log.observe(AssignmentLapsed(pod=a_ref("p2"), node="n1", reason="not bound in time"))
+    assert said(log, []) == []
+    assert not log.holds("uid-p1")
+
+
+def test_a_late_lapse_of_another_node_takes_no_grant_back(log: GrantLog) -> None:
+    log.observe(assigned(node="n2"))
+    log.observe(AssignmentLapsed(pod=a_ref(), node="n1", reason="the pod goes to n2 instead"))
+    assert log.holds("uid-p1")
+    log.observe(granted(node="n2"))
+    log.observe(AssignmentLapsed(pod=a_ref(), node="n2", reason="late"))
+    assert log.holds("uid-p1")
+
+
+def test_a_record_that_cannot_be_read_is_not_granted(log: GrantLog) -> None:
+    pod = a_pod(gpu=1, node_name="n1", annotations={"hami.io/vgpu-devices-allocated": "rubbish", keys.BIND_PHASE: "allocating"})
+    assert said(log, [pod]) == []
