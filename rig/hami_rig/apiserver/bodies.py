@@ -28,9 +28,7 @@ def document(call: Call) -> Any:
     """
     accepted = _PATCHES if call.verb == "patch" else (*_JSON, "application/yaml")
     if call.content_type not in accepted:
-        raise ApiError(
-            415, "UnsupportedMediaType", f"the body of the request was in an unknown format - accepted are: {', '.join(accepted)}"
-        )
+        raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
         if call.content_type in (APPLY, "application/yaml") and not call.body.lstrip().startswith(b"{"):
             return yaml.safe_load(call.body)

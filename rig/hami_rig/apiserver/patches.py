@@ -31,9 +31,9 @@ def json_patched(target: Mapping[str, Any], operations: Any) -> Object:
     try:
         result = jsonpatch.apply_patch(target, operations)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, TypeError, ValueError, KeyError, IndexError) as refused:
-        raise ApiError(422, "Invalid", "the server rejected our request due to an error in our request") from refused
+        raise ApiError(422, "Invalid", "the server rejected our request due to an error in our request", {}) from refused
     if not isinstance(result, dict):
-        raise ApiError(422, "Invalid", "the server rejected our request due to an error in our request")
+        raise ApiError(422, "Invalid", "the server rejected our request due to an error in our request", {})
     return result
 
 

@@ -151,7 +151,7 @@ class ApiServer:
         watch = request.query.get("watch") in ("true", "1")
         verb = verb_of(request.method, target, watch=watch)
         if verb is None:
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
         agent = request.headers.get("User-Agent", "")
         resource = target.served.resource.plural
         self._counts.add(RequestKey(verb=verb, resource=resource, subresource=target.subresource, user_agent=agent.split(" ")[0]))
@@ -212,7 +212,7 @@ class ApiServer:
 
     async def _review(self, request: web.Request, review: Review, user: User) -> web.StreamResponse:
         if request.method != "POST":
-            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
         self._counts.add(
             RequestKey(verb="create", resource=review.plural, subresource="", user_agent=request.headers.get("User-Agent", ""))
         )
@@ -247,7 +247,7 @@ class _Outage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _described(request: web.Request) -> web.StreamResponse:
     """What the server says about itself, or that there is no such page."""
     if request.method != "GET":
-        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
     if request.path.split("/")[1] in ("healthz", "livez", "readyz"):
         return web.Response(text="ok")
     everything = _AGGREGATED in request.headers.get("Accept", "")
@@ -259,7 +259,7 @@ def _described(request: web.Request) -> web.StreamResponse:
     if described is not None:
         return _raw(200, described, ())
     if discovery.is_served_group(request.path):
-        raise ApiError(404, "NotFound", "the server could not find the requested resource")
+        raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
     return web.Response(status=404, text="404 page not found\n")
 
 
@@ -283,7 +283,7 @@ def _raw(code: int, body: bytes, warnings: list[str] | tuple[()]) -> web.Respons
 
 
 def _retry_after(refused: ApiError) -> dict[str, str]:
-    seconds = refused.details.get("retryAfterSeconds")
+    seconds = (refused.details or {}).get("retryAfterSeconds")
     return {"Retry-After": str(seconds)} if seconds else {}
 
 

@@ -31,7 +31,7 @@ class ApiError(Exception):
         code: the HTTP status.
         reason: the machine-readable word of ``Status.reason``.
         message: what a person reads.
-        details: ``Status.details``, or empty.
+        details: ``Status.details``; None where the server has none.
     """
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
@@ -39,7 +39,7 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = dict(details or {})
+        self.details = dict(details) if details is not None else None
 
     @property
     def status(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class ApiError(Exception):
         body: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message}
         if self.reason:
             body["reason"] = self.reason
-        if self.details:
+        if self.details is not None:
             body["details"] = self.details
         return {**body, "code": self.code}
 
