@@ -53,7 +53,9 @@ struct grant_device {
 	uint64_t context_bytes;      /* charged per process for the driver's own context; 0 when not known */
 	uint32_t sm_percent;         /* 1 .. 99 limits; 0 and 100 do not */
 	uint32_t flags;              /* enum grant_device_flag */
-	uint64_t reserved[4];
+	uint32_t started_with_percent; /* the compute share likewise; 0 when there was none */
+	uint32_t reserved_word;
+	uint64_t reserved[3];
 };
 
 struct grant {

@@ -93,6 +93,7 @@ static void grant(void)
 	ONE(grant_device, context_bytes);
 	ONE(grant_device, sm_percent);
 	ONE(grant_device, flags);
+	ONE(grant_device, started_with_percent);
 	end();
 }
 

@@ -1,0 +1,94 @@
+/* pace.h: holding a container to its share of a device's time. Pure: region memory and a clock reading, no system call.
+ *
+ * `paid_until_ns` is the moment at which all device time charged so far has been earned: a kernel of c nanoseconds at a
+ * share of p percent moves it by c * 100 / p, and nothing starts while it lies in the future. That is one compare-and-swap,
+ * needs no thread that refills anything, and a process that dies in the middle leaves a valid word.
+ *
+ * Among the processes of the container the one with the least service so far goes first (start-time fair queueing): each
+ * that waits shows its virtual time in `waiting`, and one that was idle begins at the virtual time of the last one served.
+ */
+#ifndef VGPU_PACE_H
+#define VGPU_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "region.h"
+#include "reserve.h"
+
+#define PACE_BURST_NS   (UINT64_C(20) * 1000 * 1000)       /* what an idle container may catch up on */
+#define PACE_HORIZON_NS (UINT64_C(300) * 1000 * 1000 * 1000) /* further ahead than this is damage, not debt */
+#define PACE_CHUNK_NS   (UINT64_C(1000) * 1000)            /* device time that a process takes at once for short kernels */
+
+static inline uint64_t pace_wall_ns(uint64_t device_ns, uint32_t percent)
+{
+	return device_ns > PACE_HORIZON_NS ? PACE_HORIZON_NS : device_ns * 100 / percent;
+}
+
+/* Pay for `device_ns`. Returns 0 when they may start now, else how long to wait before asking again. */
+static inline uint64_t pace_pay(struct region_device *device, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
+{
+	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
+	uint64_t from;
+
+	do {
+		if (paid > now_ns && paid - now_ns <= PACE_HORIZON_NS)
+			return paid - now_ns;
+		from = paid + PACE_BURST_NS < now_ns || paid > now_ns ? now_ns - PACE_BURST_NS : paid;
+	} while (!atomic_compare_exchange_weak(&device->paid_until_ns, &paid, from + pace_wall_ns(device_ns, percent)));
+	return 0;
+}
+
+/* Pay for what has already run. */
+static inline void pace_owe(struct region_device *device, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
+{
+	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
+	uint64_t from;
+
+	do
+		from = paid + PACE_BURST_NS < now_ns || paid - now_ns > PACE_HORIZON_NS ? now_ns - PACE_BURST_NS : paid;
+	while (!atomic_compare_exchange_weak(&device->paid_until_ns, &paid, from + pace_wall_ns(device_ns, percent)));
+}
+
+/* Whether a process that waits with virtual time `mine` in slot `self` is next in line. */
+static inline bool pace_is_next(const struct region *region, unsigned row, unsigned self, uint64_t mine)
+{
+	const unsigned slots = region_slots_in_use(region);
+
+	for (unsigned i = 0; i < slots; i++) {
+		const uint64_t other = atomic_load_explicit(&region->slots[i].use[row].waiting, memory_order_relaxed);
+
+		if (i != self && other != 0 && (other < mine || (other == mine && i < self)))
+			return false;
+	}
+	return true;
+}
+
+/* The virtual time at which a process with `own` service joins the line. Never 0. */
+static inline uint64_t pace_join(const struct region_device *device, uint64_t own)
+{
+	const uint64_t last = atomic_load_explicit(&device->virtual_ns, memory_order_relaxed);
+
+	return own > last ? own : last + 1;
+}
+
+static inline void pace_served(struct region_device *device, uint64_t virtual_ns)
+{
+	uint64_t last = atomic_load_explicit(&device->virtual_ns, memory_order_relaxed);
+
+	while (last < virtual_ns && !atomic_compare_exchange_weak(&device->virtual_ns, &last, virtual_ns))
+		;
+}
+
+/* What a kernel is taken to cost after it was measured once more. Measurements err upwards (the kernel waited for somebody
+ * else's), so a lower one is believed sooner than a higher one. */
+static inline uint64_t pace_learn(uint64_t cost_ns, uint64_t measured_ns, bool first)
+{
+	if (first)
+		return measured_ns;
+	if (measured_ns < cost_ns)
+		return cost_ns - (cost_ns - measured_ns) / 2;
+	return cost_ns + (measured_ns - cost_ns) / 8;
+}
+
+#endif

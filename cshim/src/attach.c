@@ -1,0 +1,211 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "attach.h"
+#include "reserve.h"
+
+enum { QUIET_FD = 300 }; /* out of the way of programs that count on low descriptors */
+#define SLOT_LOCK_OFFSET (INT64_C(1) << 40)
+
+static bool region_accept(struct region *region)
+{
+	uint64_t identity = 0;
+
+	if (atomic_compare_exchange_strong(&region->identity, &identity, REGION_MAGIC)) {
+		atomic_store(&region->size, (uint32_t)REGION_BYTES);
+		atomic_store(&region->version, REGION_VERSION);
+		return true;
+	}
+	/* Another process may be between its two stores. */
+	return identity == REGION_MAGIC &&
+	       (atomic_load(&region->version) == REGION_VERSION || atomic_load(&region->version) == 0);
+}
+
+static int quiet_descriptor(int fd)
+{
+	int quiet = fcntl(fd, F_DUPFD_CLOEXEC, QUIET_FD);
+
+	if (quiet < 0)
+		return fd;
+	close(fd);
+	return quiet;
+}
+
+struct region *attach_map(const char *path, int *fd)
+{
+	struct region *region = NULL;
+	struct stat status;
+	int error;
+
+	*fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+	if (*fd < 0)
+		return NULL;
+	(void)fchmod(*fd, 0666); /* other users of the container; fails for who did not create it, who need not */
+	if (fstat(*fd, &status) != 0)
+		goto out;
+	errno = EINVAL;
+	if (!S_ISREG(status.st_mode))
+		goto out;
+	if ((uint64_t)status.st_size < REGION_BYTES && ftruncate(*fd, (off_t)REGION_BYTES) != 0)
+		goto out;
+	region = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	if (region == MAP_FAILED) {
+		region = NULL;
+		goto out;
+	}
+	if (!region_accept(region)) {
+		munmap(region, REGION_BYTES);
+		region = NULL;
+		errno = EPROTO;
+	}
+out:
+	error = errno;
+	if (region == NULL) {
+		close(*fd);
+		*fd = -1;
+	} else {
+		*fd = quiet_descriptor(*fd);
+	}
+	errno = error;
+	return region;
+}
+
+struct region *attach_map_private(void)
+{
+	struct region *region = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (region == MAP_FAILED)
+		return NULL;
+	(void)region_accept(region);
+	return region;
+}
+
+/* Open file description locks: a plain record lock would go when anything else in the process closes this file. */
+static bool slot_lock(int fd, unsigned slot, int command, struct flock *lock)
+{
+	*lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SLOT_LOCK_OFFSET + slot, .l_len = 1};
+	return fcntl(fd, command, lock) == 0;
+}
+
+static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t owner, const struct process_self *self, int fd)
+{
+	const uint64_t namespace = atomic_load(&slot->namespace);
+	struct flock lock;
+
+	if (namespace == 0 || self->namespace == 0 || namespace == self->namespace)
+		return process_is_gone(owner, atomic_load(&slot->image));
+	return fd >= 0 && slot_lock(fd, number, F_OFD_GETLK, &lock) && lock.l_type == F_UNLCK;
+}
+
+/* Bring a word of a slot to zero, unless the slot has changed hands since: then somebody else has cleared it before. The
+ * word is read first and the owner after, so a value that passes belongs to `owner`. */
+static void clear_word(struct region_slot *slot, uint64_t owner, _Atomic uint64_t *word, bool tagged)
+{
+	uint64_t value = atomic_load(word);
+
+	while ((tagged ? used_bytes(value) : value) != 0 && atomic_load(&slot->owner) == owner)
+		if (atomic_compare_exchange_weak(word, &value, tagged ? used_changed(value, 0) : 0))
+			return;
+}
+
+static void clear_slot(struct region *region, unsigned number, uint64_t owner)
+{
+	struct region_slot *slot = &region->slots[number];
+
+	for (unsigned device = 0; device < REGION_DEVICES; device++) {
+		struct region_use *use = &slot->use[device];
+		_Atomic uint64_t *const words[] = {&use->claim, &use->context_bytes, &use->external_bytes, &use->launches,
+			&use->busy_ns, &use->waiting};
+
+		/* First what its last reservation may still bring it, then what it has. */
+		reserve_settle(region, device, atomic_load(&region->devices[device].turn));
+		for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+			clear_word(slot, owner, words[i], false);
+		clear_word(slot, owner, &use->used, true);
+	}
+	clear_word(slot, owner, &slot->image, false);
+	clear_word(slot, owner, &slot->namespace, false);
+	clear_word(slot, owner, &slot->passed, false);
+}
+
+static void fill_slot(struct region_slot *slot, const struct process_self *self)
+{
+	struct timespec now = {0};
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	atomic_store(&slot->namespace, self->namespace);
+	atomic_store(&slot->image, self->image);
+	atomic_store(&slot->attached_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+}
+
+static void raise_high_water(struct region *region, unsigned slots)
+{
+	uint32_t high = atomic_load(&region->slot_high_water);
+
+	while (high < slots && !atomic_compare_exchange_weak(&region->slot_high_water, &high, slots))
+		;
+}
+
+static unsigned own_slot(struct region *region, const struct process_self *self)
+{
+	for (unsigned i = 0; i < region_slots_in_use(region); i++)
+		if (atomic_load(&region->slots[i].owner) == self->owner &&
+			atomic_load(&region->slots[i].namespace) == self->namespace)
+			return i;
+	return NO_SLOT;
+}
+
+static unsigned free_slot(struct region *region, const struct process_self *self)
+{
+	for (unsigned i = 0; i < REGION_SLOTS; i++) {
+		uint64_t free = 0;
+
+		if (atomic_load_explicit(&region->slots[i].owner, memory_order_relaxed) != 0)
+			continue;
+		raise_high_water(region, i + 1); /* before anything in the slot counts */
+		if (atomic_compare_exchange_strong(&region->slots[i].owner, &free, self->owner))
+			return i;
+	}
+	return NO_SLOT;
+}
+
+unsigned attach_reap(struct region *region, const struct process_self *self, int fd)
+{
+	unsigned freed = 0;
+
+	for (unsigned i = 0; i < region_slots_in_use(region); i++) {
+		struct region_slot *slot = &region->slots[i];
+		uint64_t owner = atomic_load(&slot->owner);
+
+		if (owner == 0 || owner == self->owner || !is_gone(slot, i, owner, self, fd))
+			continue;
+		clear_slot(region, i, owner);
+		freed += atomic_compare_exchange_strong(&slot->owner, &owner, 0);
+	}
+	return freed;
+}
+
+unsigned attach_take_slot(struct region *region, const struct process_self *self, int fd)
+{
+	unsigned slot = own_slot(region, self);
+	struct flock lock;
+
+	if (slot != NO_SLOT) {
+		clear_slot(region, slot, self->owner); /* what was there before this exec has gone with it */
+	} else {
+		(void)attach_reap(region, self, fd);
+		slot = free_slot(region, self);
+	}
+	if (slot == NO_SLOT)
+		return NO_SLOT;
+	fill_slot(&region->slots[slot], self);
+	if (fd >= 0)
+		(void)slot_lock(fd, slot, F_OFD_SETLK, &lock);
+	return slot;
+}

@@ -1,0 +1,138 @@
+#include <signal.h>
+
+#include "charge.h"
+#include "log.h"
+#include "pool.h"
+#include "reserve.h"
+
+__thread int charge_nested __attribute__((tls_model("initial-exec")));
+
+static uint64_t overhead(struct shim *shim, int row)
+{
+	return __atomic_load_n(&shim->grant->overhead_bytes[row], __ATOMIC_RELAXED);
+}
+
+static bool take(struct shim *shim, int row, uint64_t bytes)
+{
+	bool taken;
+
+	spin_take(&shim->reserve_locks[row]);
+	taken = reserve_take(
+		shim->region, (unsigned)row, shim->slot, bytes, overhead(shim, row), shim_memory_limit(shim, row));
+	spin_give(&shim->reserve_locks[row]);
+	return taken;
+}
+
+/* The process that holds most on the row is killed, this one if it is the one. */
+static void kill_largest(struct shim *shim, int row)
+{
+	uint64_t most = 0, owner = 0;
+
+	for (unsigned i = 0; i < region_slots_in_use(shim->region); i++) {
+		struct region_slot *slot = &shim->region->slots[i];
+		const uint64_t used = used_bytes(atomic_load(&slot->use[row].used));
+
+		if (used > most && atomic_load(&slot->namespace) == shim->self.namespace) {
+			most = used;
+			owner = atomic_load(&slot->owner);
+		}
+	}
+	if (owner == 0)
+		return;
+	log_line(LOG_ERROR, "out of memory on device %s: killing process %u, which holds %llu MiB",
+		shim_device(shim, row)->uuid, process_owner_pid(owner), (unsigned long long)(most >> 20));
+	(void)kill((pid_t)process_owner_pid(owner), SIGKILL);
+}
+
+bool charge_take(struct shim *shim, int row, uint64_t bytes)
+{
+	if (__builtin_expect(take(shim, row, bytes), 1))
+		return true;
+	/* Before it is refused: pools may have shrunk, and processes died. */
+	pool_resample(shim);
+	(void)attach_reap(shim->region, &shim->self, shim->region_fd);
+	if (take(shim, row, bytes))
+		return true;
+	atomic_fetch_add(&shim->region->devices[row].refused, 1);
+	if (shim->oom_killer)
+		kill_largest(shim, row);
+	log_line(LOG_WARNING, "%llu MiB more do not fit into the limit of %llu MiB on device %s, %llu MiB are in use",
+		(unsigned long long)(bytes >> 20), (unsigned long long)(shim_memory_limit(shim, row) >> 20),
+		shim_device(shim, row)->uuid, (unsigned long long)(charge_used(shim, row) >> 20));
+	return false;
+}
+
+void charge_force(struct shim *shim, int row, uint64_t bytes)
+{
+	spin_take(&shim->reserve_locks[row]);
+	reserve_force(shim->region, (unsigned)row, shim->slot, bytes);
+	spin_give(&shim->reserve_locks[row]);
+}
+
+void charge_give(struct shim *shim, int row, uint64_t bytes)
+{
+	spin_take(&shim->reserve_locks[row]);
+	reserve_give(shim->region, (unsigned)row, shim->slot, bytes);
+	spin_give(&shim->reserve_locks[row]);
+}
+
+uint64_t charge_used(struct shim *shim, int row)
+{
+	return quota_add(reserve_total(shim->region, (unsigned)row), overhead(shim, row));
+}
+
+bool charge_begin_on(struct charge *charge, struct shim *shim, int row, uint64_t bytes)
+{
+	*charge = (struct charge){.row = row, .bytes = bytes};
+	if (row == ROW_NONE)
+		return true;
+	if (row == ROW_DENIED || !charge_take(shim, row, bytes))
+		return false;
+	charge->shim = shim;
+	charge_nested++;
+	return true;
+}
+
+bool charge_begin(struct charge *charge, uint64_t bytes)
+{
+	struct shim *shim = charge_nested ? NULL : shim_get();
+	uint64_t context = 0;
+
+	if (shim == NULL)
+		return charge_begin_on(charge, NULL, ROW_NONE, bytes);
+	if (!charge_begin_on(charge, shim, shim_row_of_context(shim, &context), bytes))
+		return false;
+	charge->context = context;
+	return true;
+}
+
+void charge_correct(struct charge *charge, CUresult result, uint64_t bytes)
+{
+	if (charge->shim == NULL)
+		return;
+	charge_nested--;
+	if (result != CUDA_SUCCESS)
+		bytes = 0;
+	if (bytes > charge->bytes)
+		charge_force(charge->shim, charge->row, bytes - charge->bytes);
+	else if (bytes < charge->bytes)
+		charge_give(charge->shim, charge->row, charge->bytes - bytes);
+	charge->bytes = bytes;
+}
+
+CUresult charge_settle(struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind)
+{
+	struct table_entry entry = {
+		.key = key,
+		.bytes = bytes,
+		.scope = charge->context,
+		.device = (uint16_t)charge->row,
+		.kind = (uint16_t)kind,
+	};
+
+	charge_correct(charge, result, bytes);
+	/* Without memory for the entry the charge stays until the process ends: too much is counted, never too little. */
+	if (charge->shim != NULL && result == CUDA_SUCCESS && !table_put(table, &entry))
+		log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged until this process ends");
+	return result;
+}

@@ -1,0 +1,56 @@
+/* charge.h: one allocation's charge: reserve, call the driver, settle.
+ *
+ *	struct charge charge;
+ *
+ *	if (!charge_begin(&charge, ask_bytes))
+ *		return CUDA_ERROR_OUT_OF_MEMORY;
+ *	result = driver.something(...);
+ *	return charge_settle(&charge, result, ...);
+ *
+ * Nothing is locked while the driver works. What the driver calls in between passes uncharged (`charge_nested`).
+ */
+#ifndef VGPU_CHARGE_H
+#define VGPU_CHARGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "shim.h"
+
+enum kind {
+	KIND_DEVICE = 1, /* cuMemAlloc and its like */
+	KIND_POOL,       /* in the order of a stream, charged with its pool; `tag` is the pool */
+	KIND_ARRAY,
+	KIND_UNCHARGED,
+};
+
+struct charge {
+	struct shim *shim; /* NULL: nothing is counted */
+	int row;
+	uint64_t context;
+	uint64_t bytes;
+};
+
+extern __thread int charge_nested __attribute__((tls_model("initial-exec")));
+
+/* Reserve `bytes` on the current context's device; false when they do not fit. */
+bool charge_begin(struct charge *charge, uint64_t bytes);
+
+/* Reserve on the device of `row`, as shim_row_of_device gives it. */
+bool charge_begin_on(struct charge *charge, struct shim *shim, int row, uint64_t bytes);
+
+/* After the driver: on failure give all back; on success correct the charge to `bytes`, what was really taken. */
+void charge_correct(struct charge *charge, CUresult result, uint64_t bytes);
+
+/* charge_correct, and remember the allocation by `key` in `table`. */
+CUresult charge_settle(struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind);
+
+/* Plain bookkeeping on a row >= 0. */
+bool charge_take(struct shim *shim, int row, uint64_t bytes);
+void charge_force(struct shim *shim, int row, uint64_t bytes);
+void charge_give(struct shim *shim, int row, uint64_t bytes);
+
+/* What the container has in use on a row, as its own programs should see it: the driver's overhead included. */
+uint64_t charge_used(struct shim *shim, int row);
+
+#endif

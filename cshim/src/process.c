@@ -1,0 +1,55 @@
+/* process.c: processes as /proc shows them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "process.h"
+
+enum { STAT_BYTES = 1024 };
+
+static bool read_stat(const char *path, struct process_stat *stat)
+{
+	char line[STAT_BYTES];
+	ssize_t length;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	length = read(fd, line, sizeof(line) - 1);
+	close(fd);
+	if (length <= 0)
+		return false;
+	line[length] = '\0';
+	return process_parse_stat(line, stat);
+}
+
+struct process_self process_self(void)
+{
+	struct process_stat stat = {0};
+	struct process_self self = {0};
+	struct stat namespace;
+
+	(void)read_stat("/proc/self/stat", &stat);
+	self.owner = process_owner_word((uint32_t)getpid(), stat.start_ticks);
+	self.image = stat.image;
+	if (fstatat(AT_FDCWD, "/proc/self/ns/pid", &namespace, 0) == 0)
+		self.namespace = namespace.st_ino;
+	return self;
+}
+
+bool process_is_gone(uint64_t owner, uint64_t image)
+{
+	const uint32_t pid = process_owner_pid(owner);
+	struct process_stat stat;
+	char path[32];
+
+	if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+		return true;
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	if (!read_stat(path, &stat))
+		return kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+	return !process_is_same(&stat, owner, image);
+}

@@ -1,0 +1,284 @@
+/* shim.c: attaching, and which device is which row. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "limits.h"
+#include "log.h"
+#include "shim.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+struct shim *shim_pages;
+
+static void wipe_in_child(void)
+{
+	memset(shim_pages, 0, sizeof(*shim_pages));
+}
+
+/* Memory that is zero in every new process. Where the kernel cannot do that (before 4.14), libc's fork handler does, for
+ * children made with fork at least. */
+static struct shim *pages_new(void)
+{
+	struct shim *pages = mmap(NULL, sizeof(*pages), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct shim *first = NULL;
+
+	if (pages == MAP_FAILED)
+		log_stop("no memory for this process's limits");
+	if (!__atomic_compare_exchange_n(&shim_pages, &first, pages, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+		munmap(pages, sizeof(*pages));
+		return first;
+	}
+	if (madvise(pages, sizeof(*pages), MADV_WIPEONFORK) != 0)
+		(void)pthread_atfork(NULL, NULL, wipe_in_child);
+	return pages;
+}
+
+static void publish_limits(struct shim *shim)
+{
+	for (uint32_t i = 0; i < shim->grant->device_count; i++) {
+		struct region_device *device = &shim->region->devices[i];
+
+		memcpy(device->uuid, shim->grant->devices[i].uuid, sizeof(device->uuid));
+		shim->uuids[i] = uuid_from_text(shim->grant->devices[i].uuid);
+		atomic_store(&device->limit_bytes, shim_memory_limit(shim, (int)i) == UINT64_MAX ? 0 : shim_memory_limit(shim, (int)i));
+		atomic_store(&device->sm_percent, shim->grant->devices[i].sm_percent);
+	}
+	atomic_store(&shim->region->device_count, shim->grant->device_count);
+	atomic_store(&shim->region->priority, shim->grant->priority);
+}
+
+static bool is_whole(const struct grant *grant)
+{
+	for (uint32_t i = 0; i < grant->device_count; i++)
+		if (!(grant->devices[i].flags & GRANT_DEVICE_WHOLE))
+			return false;
+	return grant->device_count > 0;
+}
+
+static enum shim_state attach_now(struct shim *shim)
+{
+	const char *path;
+
+	if (!limits_read(shim) || is_whole(shim->grant))
+		return SHIM_INERT;
+	path = limits_region_path(shim);
+	shim->self = process_self();
+	shim->region = attach_map(path, &shim->region_fd);
+	if (shim->region == NULL) {
+		log_line(LOG_ERROR,
+			"the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
+			"directory mounted and writable?",
+			path, strerror(errno));
+		shim->region_fd = -1;
+		shim->region = attach_map_private();
+		if (shim->region == NULL)
+			log_stop("no memory for a private region");
+	}
+	shim->slot = attach_take_slot(shim->region, &shim->self, shim->region_fd);
+	if (shim->slot == NO_SLOT)
+		log_stop("all %u places of the region %s are taken by live processes", REGION_SLOTS, path);
+	shim->single_row = shim->grant->device_count == 1 && !shim->from_environment ? 0 : ROW_NONE;
+	publish_limits(shim);
+	return SHIM_ATTACHED;
+}
+
+struct shim *shim_attach(void)
+{
+	struct shim *shim = shim_pages != NULL ? shim_pages : pages_new();
+	int state = SHIM_FRESH;
+
+	if (atomic_compare_exchange_strong(&shim->state, &state, SHIM_ATTACHING)) {
+		state = attach_now(shim);
+		atomic_store_explicit(&shim->state, state, memory_order_release);
+	}
+	while (state == SHIM_ATTACHING) {
+		sched_yield();
+		state = atomic_load_explicit(&shim->state, memory_order_acquire);
+	}
+	return state == SHIM_ATTACHED ? shim : NULL;
+}
+
+/* Limits from the environment count devices as the container was given them: NVML's order. Without NVML, the driver's. */
+static void devices_from_nvml(struct shim *shim)
+{
+	char uuids[GRANT_DEVICES][GRANT_UUID_BYTES];
+	unsigned count = 0;
+
+	if (!hooks_load_nvml(true) || nvml.nvmlInit_v2 == NULL || nvml.nvmlDeviceGetCount_v2 == NULL ||
+		nvml.nvmlDeviceGetHandleByIndex_v2 == NULL || nvml.nvmlDeviceGetUUID == NULL || nvml.nvmlInit_v2() != NVML_SUCCESS)
+		return;
+	if (nvml.nvmlDeviceGetCount_v2(&count) != NVML_SUCCESS)
+		count = 0;
+	if (count > GRANT_DEVICES)
+		count = GRANT_DEVICES;
+	memset(uuids, 0, sizeof(uuids));
+	for (unsigned i = 0; i < count; i++) {
+		nvmlDevice_t device;
+		char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+
+		if (nvml.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS &&
+			nvml.nvmlDeviceGetUUID(device, text, sizeof(text)) == NVML_SUCCESS)
+			snprintf(uuids[i], sizeof(uuids[i]), "%.*s", (int)sizeof(uuids[i]) - 1, text);
+	}
+	if (nvml.nvmlShutdown != NULL)
+		(void)nvml.nvmlShutdown();
+	limits_fill_devices(shim, (const char(*)[GRANT_UUID_BYTES])uuids, (int)count);
+}
+
+static void devices_from_driver(struct shim *shim, const struct uuid *ids, int count)
+{
+	char uuids[GRANT_DEVICES][GRANT_UUID_BYTES];
+
+	memset(uuids, 0, sizeof(uuids));
+	for (int i = 0; i < count && i < (int)GRANT_DEVICES; i++) {
+		char *at = uuids[i] + snprintf(uuids[i], sizeof(uuids[i]), "GPU-");
+
+		for (int byte = 0; byte < 16; byte++)
+			at += snprintf(at, 4, "%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "", ids[i].bytes[byte]);
+	}
+	limits_fill_devices(shim, (const char(*)[GRANT_UUID_BYTES])uuids, count);
+}
+
+static bool device_uuid(CUdevice device, struct uuid *uuid)
+{
+	CUuuid raw;
+
+	if ((driver.cuDeviceGetUuid_v2 == NULL || driver.cuDeviceGetUuid_v2(&raw, device) != CUDA_SUCCESS) &&
+		(driver.cuDeviceGetUuid == NULL || driver.cuDeviceGetUuid(&raw, device) != CUDA_SUCCESS))
+		return false;
+	memcpy(uuid->bytes, raw.bytes, sizeof(uuid->bytes));
+	return true;
+}
+
+static int row_of_uuid(const struct shim *shim, const struct uuid *uuid)
+{
+	for (uint32_t row = 0; row < shim->grant->device_count; row++)
+		if (uuid_equal(&shim->uuids[row], uuid))
+			return shim->grant->devices[row].flags & GRANT_DEVICE_WHOLE ? ROW_NONE : (int)row;
+	return ROW_DENIED;
+}
+
+static int row_of_ordinal(const struct shim *shim, int ordinal, bool known, const struct uuid *uuid)
+{
+	const int row = known ? row_of_uuid(shim, uuid) : ROW_DENIED;
+
+	/* The environment names places, not devices: one that NVML does not list (MIG) is taken at the driver's place. */
+	return row == ROW_DENIED && shim->from_environment && ordinal < (int)GRANT_DEVICES ? ordinal : row;
+}
+
+bool shim_map_devices(struct shim *shim)
+{
+	struct uuid uuids[ORDINALS];
+	bool known[ORDINALS];
+	int count = 0;
+
+	if (atomic_load_explicit(&shim->mapped, memory_order_acquire))
+		return true;
+	if (!hooks_load_driver() || driver.cuDeviceGetCount == NULL || driver.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+		return false;
+	if (count > ORDINALS)
+		count = ORDINALS;
+	for (int i = 0; i < count; i++)
+		known[i] = device_uuid(i, &uuids[i]);
+	if (shim->from_environment) { /* two threads at once write the same bytes */
+		if (shim->grant->device_count == 0)
+			devices_from_nvml(shim);
+		if (shim->grant->device_count == 0)
+			devices_from_driver(shim, uuids, count);
+		publish_limits(shim);
+	}
+	for (int i = 0; i < ORDINALS; i++) {
+		shim->rows[i] = i < count ? row_of_ordinal(shim, i, known[i], &uuids[i]) : ROW_DENIED;
+		if (i < count && shim->rows[i] == ROW_DENIED)
+			log_line(LOG_WARNING, "device %d is not among the container's %u granted devices: allocations on it are refused",
+				i, shim->grant->device_count);
+	}
+	shim->device_count = count;
+	if (count == 1 && shim->rows[0] >= 0)
+		shim->single_row = shim->rows[0];
+	atomic_store_explicit(&shim->mapped, true, memory_order_release);
+	return true;
+}
+
+int shim_row_of_device(struct shim *shim, CUdevice device)
+{
+	if (device < 0 || device >= ORDINALS || !shim_map_devices(shim))
+		return ROW_NONE; /* the driver refuses it */
+	return shim->rows[device];
+}
+
+static struct context_row *context_place(struct shim *shim, uint64_t context)
+{
+	return &shim->contexts[(context >> 4 ^ context >> 12) % CONTEXTS];
+}
+
+int shim_row_of_context(struct shim *shim, uint64_t *context)
+{
+	struct context_row *place;
+	CUcontext current = NULL;
+	CUdevice device;
+	int row;
+
+	*context = 0;
+	if (!hooks_load_driver() || driver.cuCtxGetCurrent == NULL || driver.cuCtxGetDevice == NULL ||
+		driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL)
+		return ROW_NONE; /* nothing can be allocated without one: the driver says so */
+	*context = (uint64_t)(uintptr_t)current;
+	place = context_place(shim, *context);
+	if (atomic_load_explicit(&place->context, memory_order_acquire) == *context) {
+		row = atomic_load_explicit(&place->row, memory_order_acquire);
+		if (atomic_load_explicit(&place->context, memory_order_acquire) == *context)
+			return row;
+	}
+	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return shim->single_row >= 0 ? shim->single_row : ROW_DENIED; /* a context on a device that we cannot name */
+	row = shim_row_of_device(shim, device);
+	if (row == ROW_NONE && !atomic_load(&shim->mapped))
+		return ROW_NONE;
+	atomic_store_explicit(&place->context, 0, memory_order_release);
+	atomic_store_explicit(&place->row, row, memory_order_release);
+	atomic_store_explicit(&place->context, *context, memory_order_release);
+	return row;
+}
+
+void shim_forget_context(struct shim *shim, CUcontext context)
+{
+	uint64_t expected = (uint64_t)(uintptr_t)context;
+
+	(void)atomic_compare_exchange_strong(&context_place(shim, expected)->context, &expected, 0);
+}
+
+int shim_row_of_nvml(struct shim *shim, nvmlDevice_t device)
+{
+	const uint64_t handle = (uint64_t)(uintptr_t)device;
+	const unsigned place = (unsigned)(handle >> 4 ^ handle >> 10) % NVML_HANDLES;
+	char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+	struct uuid uuid;
+	int row;
+
+	if (shim->from_environment && shim->grant->device_count == 0 && !shim_map_devices(shim)) {
+		devices_from_nvml(shim);
+		publish_limits(shim);
+	}
+	if (atomic_load(&shim->nvml_handles[place].handle) == handle) {
+		row = atomic_load(&shim->nvml_handles[place].row);
+		if (atomic_load(&shim->nvml_handles[place].handle) == handle)
+			return row;
+	}
+	if (nvml.nvmlDeviceGetUUID == NULL || nvml.nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS)
+		return ROW_NONE;
+	uuid = uuid_from_text(text);
+	row = row_of_uuid(shim, &uuid);
+	atomic_store(&shim->nvml_handles[place].handle, 0);
+	atomic_store(&shim->nvml_handles[place].row, row);
+	atomic_store(&shim->nvml_handles[place].handle, handle);
+	return row;
+}

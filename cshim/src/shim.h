@@ -1,0 +1,192 @@
+/* shim.h: one process's state: its grant, its slot, its devices.
+ *
+ * A process attaches at its first call that matters (not when it starts, nor at a look-up). Everything that must not be
+ * inherited lies in pages that the kernel wipes at fork, so a child starts unattached, with free locks and empty tables.
+ *
+ * A `row` is a device's place in the grant, in the region, and in every array here. Devices are matched by UUID, once.
+ */
+#ifndef VGPU_SHIM_H
+#define VGPU_SHIM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attach.h"
+#include "grant.h"
+#include "hooks.h"
+#include "lock.h"
+#include "process.h"
+#include "region.h"
+#include "table.h"
+#include "uuid.h"
+
+enum {
+	ROW_NONE = -1,    /* nothing is counted or limited */
+	ROW_DENIED = -2,  /* a device that the grant does not name */
+	ORDINALS = 64,    /* devices that the driver may show */
+	CONTEXTS = 128,   /* contexts remembered with their device */
+	POOLS = 64,       /* memory pools counted as pools */
+	NVML_HANDLES = 64,
+	COSTS = 1024,     /* kernels whose cost is known at a time */
+	SAMPLES = 64,     /* measurements under way */
+};
+
+enum shim_state {
+	SHIM_FRESH = 0,
+	SHIM_ATTACHING,
+	SHIM_ATTACHED,
+	SHIM_INERT, /* no limits here: every call passes */
+};
+
+/* What of a device may be asked of the environment, beside the grant. */
+struct ceiling {
+	uint64_t memory_bytes; /* UINT64_MAX: none */
+	uint32_t sm_percent;   /* 100: none */
+};
+
+struct context_row {
+	_Atomic uint64_t context;
+	_Atomic int row;
+};
+
+struct pool {
+	_Atomic uint64_t handle;
+	int row;
+	spin_lock lock;
+	uint64_t charged_bytes; /* what the region has for it */
+	uint64_t live_bytes;    /* what was allocated from it and not freed */
+	uint64_t version;       /* counts the changes of charged_bytes */
+	bool destroyed;
+};
+
+/* What a kernel costs, learned. */
+struct cost {
+	_Atomic uint64_t key;
+	_Atomic uint64_t nanoseconds;
+	_Atomic uint32_t launches;
+	_Atomic uint32_t measured;
+};
+
+struct sample {
+	CUevent start;
+	CUevent end; /* NULL: the place is free */
+	unsigned cost;
+	int row;
+};
+
+struct shim {
+	_Atomic int state;
+	_Atomic bool mapped; /* `rows` is filled */
+	bool from_environment;
+	bool oversubscribe;
+	bool oom_killer;
+	uint32_t core_policy;
+	struct process_self self;
+	struct grant *grant; /* the file, read-only, or a private page filled from the environment */
+	struct region *region;
+	int region_fd;
+	unsigned slot;
+
+	int device_count;
+	int single_row; /* the only row that a kernel can run on, or ROW_NONE: ask the driver each time */
+	int rows[ORDINALS];
+	struct uuid uuids[GRANT_DEVICES];
+	struct ceiling ceilings[GRANT_DEVICES];
+	struct ceiling fallback; /* environment, for every device that has none of its own */
+
+	spin_lock reserve_locks[GRANT_DEVICES];
+	struct context_row contexts[CONTEXTS];
+	_Atomic uint32_t context_counts[GRANT_DEVICES];
+	_Atomic uint64_t context_charges[GRANT_DEVICES];
+	struct table primaries; /* by device + 1: how often it is retained */
+	struct table pointers;
+	struct table arrays;
+	struct table handles;  /* of VMM: handle -> block */
+	struct table mappings; /* of VMM: address -> block */
+	struct table blocks;   /* of VMM: what is charged */
+	uint64_t last_block;
+	struct table graphs;   /* executable graphs that allocate */
+	struct table externals;
+	_Atomic uint32_t pools_used;
+	struct pool pools[POOLS];
+	struct {
+		_Atomic uint64_t handle;
+		_Atomic int row;
+	} nvml_handles[NVML_HANDLES];
+	_Atomic uint64_t graph_charges[GRANT_DEVICES];
+	spin_lock vmm_lock;
+	spin_lock context_lock;
+	_Atomic int captures; /* streams being captured */
+
+	_Atomic int64_t credit_ns[GRANT_DEVICES];   /* device time paid for and not used */
+	_Atomic uint64_t served_ns[GRANT_DEVICES];  /* this process's virtual time */
+	struct cost costs[COSTS];
+	spin_lock sample_lock;
+	_Atomic int samples_open;
+	struct sample samples[SAMPLES];
+};
+
+extern struct shim *shim_pages; /* NULL before the first attach of this process's ancestors */
+
+/* Attach if this process has not; NULL when it has no limits. */
+struct shim *shim_attach(void);
+
+static inline struct shim *shim_get(void)
+{
+	struct shim *shim = shim_pages;
+
+	if (__builtin_expect(shim != NULL, 1)) {
+		const int state = atomic_load_explicit(&shim->state, memory_order_acquire);
+
+		if (__builtin_expect(state == SHIM_ATTACHED, 1))
+			return shim;
+		if (state == SHIM_INERT)
+			return NULL;
+	}
+	return shim_attach();
+}
+
+/* The row of a device, of the current context, of NVML's device. ROW_NONE where nothing is to be counted. */
+int shim_row_of_device(struct shim *shim, CUdevice device);
+int shim_row_of_context(struct shim *shim, uint64_t *context);
+int shim_row_of_nvml(struct shim *shim, nvmlDevice_t device);
+void shim_forget_context(struct shim *shim, CUcontext context);
+
+/* Fill `rows`, once the driver answers; false before cuInit. */
+bool shim_map_devices(struct shim *shim);
+
+static inline struct grant_device *shim_device(struct shim *shim, int row)
+{
+	return &shim->grant->devices[row];
+}
+
+/* The memory limit of a row now, UINT64_MAX for none. */
+static inline uint64_t shim_memory_limit(struct shim *shim, int row)
+{
+	const uint64_t granted = __atomic_load_n(&shim_device(shim, row)->memory_limit_bytes, __ATOMIC_RELAXED);
+	const uint64_t ceiling = shim->ceilings[row].memory_bytes;
+
+	return granted == 0 || granted > ceiling ? ceiling : granted;
+}
+
+/* The compute share of a row now, 1 to 99, or 100 where nothing limits it. */
+static inline uint32_t shim_sm_percent(struct shim *shim, int row)
+{
+	uint32_t percent = __atomic_load_n(&shim_device(shim, row)->sm_percent, __ATOMIC_RELAXED);
+	const uint32_t ceiling = shim->ceilings[row].sm_percent;
+
+	percent = percent == 0 || percent > ceiling ? ceiling : percent;
+	if (percent >= 100 || shim->core_policy == GRANT_CORE_DISABLE)
+		return 100;
+	if (shim->core_policy == GRANT_CORE_DEFAULT && !__atomic_load_n(&shim->grant->core_switch, __ATOMIC_RELAXED))
+		return 100;
+	return percent;
+}
+
+static inline struct region_use *shim_use(struct shim *shim, int row)
+{
+	return &shim->region->slots[shim->slot].use[row];
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* driver.h: what the parts of the fake libcuda.so.1 share. */
+#ifndef FAKE_DRIVER_H
+#define FAKE_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+#include "cuda_abi.h"
+
+/* Make the next `count` calls of `function` fail with `result`. For tests, which find it by dlsym. */
+void fakeFail(const char *function, CUresult result, int count);
+
+/* Bytes in use on a card by all processes, as the card itself knows. */
+uint64_t fakeUsedBytes(int device);
+
+/* Device time that a card has worked, by all processes. */
+uint64_t fakeBusyNanoseconds(int device);
+#pragma GCC visibility pop
+
+#include "state.h"
+
+/* Returns from the caller when a test asked for it, or when it was not initialised. */
+#define ENTER()                                                                                                        \
+	do {                                                                                                           \
+		CUresult injected_ = fake_enter(__func__);                                                             \
+		if (injected_ != CUDA_SUCCESS)                                                                         \
+			return injected_;                                                                              \
+	} while (0)
+
+CUresult fake_enter(const char *function);
+
+struct CUctx_st {
+	int device; /* of the machine's cards */
+	CUdevice ordinal;
+	uint64_t id;
+	bool primary;
+};
+
+/* The machine's card behind an ordinal, -1 when there is none; the current context, NULL when there is none. */
+int fake_card(CUdevice ordinal);
+struct CUctx_st *fake_context(void);
+
+#define NEED_CONTEXT(context)                                                                                          \
+	struct CUctx_st *context = fake_context();                                                                     \
+	if (context == NULL)                                                                                           \
+	return CUDA_ERROR_INVALID_CONTEXT
+
+/* Streams: NULL is the context's own. In a capture, what is launched becomes a node. */
+struct CUgraph_st;
+struct CUstream_st {
+	uint64_t free_at_ns;
+	struct CUgraph_st *capture;
+};
+struct CUstream_st *fake_stream(CUstream stream, bool per_thread);
+void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns);
+CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, int device);
+
+/* Have the card keep at least `bytes` for graphs. */
+CUresult fake_graph_memory(int device, uint64_t bytes);
+
+/* New device addresses for `bytes`; below 4 GiB for the oldest functions. */
+CUdeviceptr fake_address(uint64_t bytes, bool low);
+
+/* Memory that goes with a context. */
+void fake_forget_context(uint64_t id);
+
+/* Pools give back to the card what they may at a synchronisation. */
+void fake_pools_trim(void);
+
+#endif
