@@ -17,8 +17,23 @@ from hami_protocol.pods import containers_in_order
 class Catalog:
     """The vendors, in order of detection, and what they make of a pod. Holds nothing else and never changes."""
 
-    def __init__(self, config: DeviceConfig = DeviceConfig(), *, node_policy: str = "binpack", device_policy: str = "spread") -> None:  # noqa: B008  # frozen
-        self.vendors: tuple[Vendor, ...] = (nvidia.vendor(config.nvidia),)
+    def __init__(
+        self,
+        config: DeviceConfig = DeviceConfig(),  # noqa: B008  # frozen
+        *,
+        node_policy: str = "binpack",
+        device_policy: str = "spread",
+        more: Sequence[Vendor] = (),
+    ) -> None:
+        """All vendors under ``config``.
+
+        Args:
+            config: names of resources, and defaults.
+            node_policy: for pods that name none.
+            device_policy: for pods that name none.
+            more: vendors that are no part of this package.
+        """
+        self.vendors: tuple[Vendor, ...] = (nvidia.vendor(config.nvidia), *more)
         self.config = config
         self._node_policy = node_policy
         self._device_policy = device_policy
