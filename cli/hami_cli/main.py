@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from hami_cli import events, explain, rig
+from hami_runtime import logs
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +20,8 @@ app.command(name="explain")(explain.explain)
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line. What the libraries below have to say is shown only when something is wrong."""
+    logs.configure("warning", "hami")
     app()
 
 

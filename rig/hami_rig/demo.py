@@ -11,7 +11,8 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import aiohttp
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from hami_cli.event_line import event_line
 from hami_protocol import assignment, events, keys, subjects
@@ -31,7 +32,7 @@ from hami_rig.processes import ProcessFailed
 from hami_rig.supervisor import Rig
 from hami_rig.watching import NeverSeen, PodHistory
 from hami_runtime.bus import jetstream
-from hami_runtime.bus.port import BusError
+from hami_runtime.bus.port import BusError, Delivery
 from hami_runtime.kube import http
 from hami_runtime.kube.cluster import NODES, Cluster, ClusterError
 
@@ -75,6 +76,7 @@ class Demo:
             await self._too_big()
             await self._replay()
             await self._release()
+            await self._handshake()
         finally:
             following.cancel()
             with contextlib.suppress(asyncio.CancelledError, ClusterError):
@@ -91,7 +93,9 @@ class Demo:
         registration, shake = annotations[keys.register("nvidia")], annotations[keys.handshake("nvidia")]
         self._show(f"node {name}, annotations", {keys.handshake("nvidia"): shake, keys.register("nvidia"): registration})
         self._check(REGISTRATION.fullmatch(registration), "the registration is `uuid,count,memory,cores,type,numa,health:` for each card")
-        self._check(HANDSHAKE.fullmatch(shake), "the handshake is `Reported <time>` or `Requesting_<time>`")
+        self._check(
+            HANDSHAKE.fullmatch(shake), "the handshake is `Reported <time>`, or `Requesting_<time>` while the registry waits for a report"
+        )
         await self._kubectl("get", "nodes", "-L", "gpu")
         gpus = (node.status.allocatable or {}).get("nvidia.com/gpu")
         self._console.print(f"   kubelet counts [bold]nvidia.com/gpu: {gpus}[/] on {name}: ten shares of each of its cards")
@@ -160,15 +164,13 @@ class Demo:
             "Anyone can follow it: nats sub 'hami.v1.allocations.>', hami events, ten lines of Python.",
         )
         log = []
-        async with jetstream.connect(self._rig.nats_url, name="hami-demo") as bus:
-            async with asyncio.timeout(WAIT_SECONDS):
-                async with bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_ALLOCATIONS]) as deliveries:
-                    async for delivery in deliveries:
-                        event = open_message(delivery.message)
-                        log.append({"sequence": delivery.sequence, "event": msgspec.to_builtins(event)})
-                        self._console.print(f"   {delivery.sequence:>3}  {escape(event_line(event))}")
-                        if delivery.pending == 0:
-                            break
+        async with self._events() as deliveries:
+            async for delivery in deliveries:
+                event = open_message(delivery.message)
+                log.append({"sequence": delivery.sequence, "event": msgspec.to_builtins(event)})
+                self._console.print(f"   {delivery.sequence:>3}  {escape(event_line(event))}", highlight=False)
+                if delivery.pending == 0:
+                    break
         succeeded = {entry["event"]["pod"]["name"] for entry in log if entry["event"]["type"] == "allocation_succeeded"}
         self._check(succeeded >= {"first-share", *SHARES}, "every pod's grant and its success are in the log")
         self.facts["log"] = log
@@ -176,32 +178,47 @@ class Demo:
     async def _release(self) -> None:
         self._title("A deleted pod gives its share back", "")
         await self._kubectl("delete", "pod", "share-c", "--wait=false")
-        async with jetstream.connect(self._rig.nats_url, name="hami-demo") as bus:
-            async with asyncio.timeout(WAIT_SECONDS):
-                async with bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_ALLOCATIONS]) as deliveries:
-                    async for delivery in deliveries:
-                        event = open_message(delivery.message)
-                        if isinstance(event, events.PodReleased) and event.pod.name == "share-c":
-                            self._console.print(f"   {delivery.sequence:>3}  {escape(event_line(event))}")
-                            break
+        async with self._events() as deliveries:
+            async for delivery in deliveries:
+                event = open_message(delivery.message)
+                if isinstance(event, events.PodReleased) and event.pod.name == "share-c":
+                    self._console.print(f"   {delivery.sequence:>3}  {escape(event_line(event))}", highlight=False)
+                    break
         self.facts["released"] = "share-c"
 
+    async def _handshake(self) -> None:
+        self._title(
+            "The registry asks each node whether it is still there", "Every 15 s; a node that has not answered for 60 s gets no new pods."
+        )
+        key = keys.handshake("nvidia")
+        node = await self._node_when(self._rig.nodes[0].name, lambda each: each.metadata.annotations[key].startswith("Requesting_"))
+        self._show(f"node {node.metadata.name}, annotation", {key: node.metadata.annotations[key]})
+        self._check(HANDSHAKE.fullmatch(node.metadata.annotations[key]), "the handshake is `Requesting_<time>`")
+        self.facts["node"]["requesting"] = node.metadata.annotations[key]
+
     def _summary(self) -> None:
-        table = Table("pod", "phase", "node", "allocated", title="What is where", title_justify="left", title_style="bold")
+        table = Table(
+            "pod", "phase", "node", "card", "MiB", "cores %", title="What is where", title_justify="left", title_style="bold", box=None
+        )
         rows = []
         for name in ("first-share", "share-a", "share-b", "too-big"):
             pod = self._history.of(name)[-1]
-            row = {
-                "pod": name,
-                "phase": pod.status.phase,
-                "node": pod.spec.node_name or "-",
-                "allocated": pod.metadata.annotations.get(ALLOCATED, "-"),
-            }
+            row = {"phase": pod.status.phase, **(self._row(pod) if pod.spec.node_name else {"pod": name})}
             rows.append(row)
-            table.add_row(*(escape(value) for value in row.values()))
+            table.add_row(*(str(row.get(column, "-")) for column in ("pod", "phase", "node", "card", "memory_mib", "cores")))
         self._console.print()
         self._console.print(table)
         self.facts["pods"] = rows
+
+    @asynccontextmanager
+    async def _events(self) -> AsyncIterator[AsyncIterator[Delivery]]:
+        """The log of allocations, from its beginning."""
+        async with (
+            asyncio.timeout(WAIT_SECONDS),
+            jetstream.connect(self._rig.nats_url, name="hami-demo") as bus,
+            bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_ALLOCATIONS]) as deliveries,
+        ):
+            yield deliveries
 
     async def _explain(self, pod: str) -> dict[str, Any]:
         url = f"{self._rig.scheduler_url}/v1/explain/default/{pod}"
@@ -272,7 +289,7 @@ class Demo:
 
 async def run(output: Path, *, examples: Path | None = None, console: Console | None = None) -> int:
     """Run the demo; the exit status."""
-    console = console or Console()
+    console = console or Console(soft_wrap=True)
     started = time.monotonic()
     facts: dict[str, Any] = {}
     rig: Rig | None = None

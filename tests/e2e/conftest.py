@@ -1,0 +1,189 @@
+"""One rig for the whole session: NATS, API server, kubelets, kube-scheduler's stand-in and the four services, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from hami_protocol import events, keys, subjects
+from hami_protocol.devices import VendorAssignment
+from hami_protocol.envelope import open_message
+from hami_protocol.kubernetes import Pod
+from hami_rig import profile
+from hami_rig.kubectl import KubectlFailed, kubectl
+from hami_rig.supervisor import Rig
+from hami_runtime.bus import jetstream
+from hami_runtime.kube import http
+from hami_runtime.kube.cluster import PODS, Cluster
+
+NODES = """
+nodes:
+  - name: locked
+    allocation_mode: envvar
+    devices: {count: 2, device: {memory_mib: 32768, model: Tesla V100-PCIE-32GB}}
+    labels: {pool: locked}
+  - name: cdi
+    allocation_mode: cdi
+    devices: {count: 2, device: {memory_mib: 32768, model: Tesla V100-PCIE-32GB}}
+    labels: {pool: cdi}
+"""
+CARD_MIB = 32768
+SETTLE_SECONDS = 30.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here drives processes, on one loop."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"))
+
+
+class World:
+    """A running rig as tests use it."""
+
+    def __init__(self, rig: Rig, cluster: Cluster) -> None:
+        self.rig = rig
+        self.cluster = cluster
+
+    async def kubectl(self, *arguments: str) -> str:
+        """Run kubectl against the rig."""
+        return await kubectl(self.rig.kubeconfig, *arguments)
+
+    async def apply(self, *manifests: dict[str, Any]) -> None:
+        """Apply manifests with kubectl."""
+        path = self.rig.folder / "applied.json"
+        path.write_bytes(msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": list(manifests)}))
+        await self.kubectl("apply", "-f", str(path))
+
+    async def apply_again(self, *manifests: dict[str, Any]) -> None:
+        """Apply as a user does who tries again while the webhook is away."""
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while True:
+                try:
+                    return await self.apply(*manifests)
+                except KubectlFailed:
+                    await asyncio.sleep(0.2)
+
+    async def pods(self) -> list[Pod]:
+        """All pods there are."""
+        return (await self.cluster.list(PODS)).items
+
+    async def pod(self, name: str) -> Pod:
+        """One pod."""
+        return await self.cluster.get(PODS, name, namespace="default")
+
+    async def until(self, name: str, holds: Callable[[Pod], bool], seconds: float = SETTLE_SECONDS) -> Pod:
+        """The pod, once ``holds``."""
+        pod = await self.pod(name)
+        try:
+            async with asyncio.timeout(seconds):
+                while not holds(pod):
+                    await asyncio.sleep(0.05)
+                    pod = await self.pod(name)
+        except TimeoutError:
+            pytest.fail(f"{name} after {seconds} s: {pod.metadata.annotations} {pod.status}")
+        return pod
+
+    async def running(self, *names: str) -> list[Pod]:
+        """Pods, once they run and have all that they were granted."""
+        return [await self.until(name, runs) for name in names]
+
+    def given(self, pod: Pod, container: str = "main") -> dict[str, Any]:
+        """What a container was started with."""
+        path = self.rig.node_folder(pod.spec.node_name).containers / pod.metadata.uid / f"{container}.json"
+        given: dict[str, Any] = json.loads(path.read_text())["given"]
+        return given
+
+    async def clear(self) -> None:
+        """Delete all pods and wait until they are gone and nothing is held."""
+        await self.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=30s")
+
+    @asynccontextmanager
+    async def log(self) -> AsyncIterator[list[events.Event]]:
+        """Every allocation event, from the first, as it comes."""
+        seen: list[events.Event] = []
+
+        async def follow() -> None:
+            async with (
+                jetstream.connect(self.rig.nats_url, name="e2e") as bus,
+                bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_ALLOCATIONS]) as deliveries,
+            ):
+                async for delivery in deliveries:
+                    event = open_message(delivery.message)
+                    seen.append(event)
+
+        task = asyncio.create_task(follow())
+        yield seen
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def a_pod(name: str, *, mib: int = 1024, cores: int = 0, count: int = 1, pool: str = "", **metadata: Any) -> dict[str, Any]:
+    """A manifest of one container with a share."""
+    limits: dict[str, Any] = {"nvidia.com/gpu": count, "nvidia.com/gpumem": mib}
+    if cores:
+        limits["nvidia.com/gpucores"] = cores
+    spec: dict[str, Any] = {"containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits}}]}
+    if pool:
+        spec["nodeSelector"] = {"pool": pool}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", **metadata}, "spec": spec}
+
+
+async def eventually(holds: Callable[[], bool], seconds: float = SETTLE_SECONDS) -> None:
+    """Return once ``holds``."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110 - processes are looked at, and they set no asyncio.Event
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pytest.fail(f"does not hold after {seconds} s")
+
+
+def of_pod(log: list[events.Event], uid: str) -> list[type[events.Event]]:
+    """What happened to one pod."""
+    return [type(event) for event in log if getattr(event, "pod", None) and event.pod.uid == uid]  # type: ignore[union-attr]
+
+
+def runs(pod: Pod) -> bool:
+    """Whether the pod runs with all that it was granted."""
+    return pod.status.phase == "Running" and pod.metadata.annotations.get(keys.BIND_PHASE) == "success"
+
+
+def waits(pod: Pod) -> bool:
+    """Whether the pod was refused by every node."""
+    return any(each.type == "PodScheduled" and each.reason == "Unschedulable" for each in pod.status.conditions or ())
+
+
+def held(assignments: tuple[VendorAssignment, ...]) -> dict[str, int]:
+    """MiB by card."""
+    total: dict[str, int] = {}
+    for assignment in assignments:
+        for container in assignment.containers:
+            for share in container.shares:
+                total[share.uuid] = total.get(share.uuid, 0) + share.memory_mib
+    return total
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def rig() -> AsyncIterator[Rig]:
+    """The session's rig: a node of each allocation mode, two cards each."""
+    async with Rig(profile.parse(NODES)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def world(rig: Rig) -> AsyncIterator[World]:
+    """The rig without any pods, before and after."""
+    async with http.connect(str(rig.kubeconfig)) as cluster:
+        world = World(rig, cluster)
+        yield world
+        await world.clear()

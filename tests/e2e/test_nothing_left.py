@@ -1,0 +1,62 @@
+"""Rigs run side by side, and whatever ends one, no process, socket or folder of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_rig.kubectl import kubectl
+from tests.e2e.conftest import World, eventually
+
+ONE_NODE = "nodes: [{name: alone, devices: {count: 1, device: {memory_mib: 8192, model: NVIDIA A10}}}]"
+GONE_SECONDS = 15.0
+
+
+def processes_of(folder: str) -> list[int]:
+    """Processes that have the folder in their command line or environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            text = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if folder.encode() in text:
+            found.append(int(path.name))
+    return found
+
+
+def has_sockets(folder: Path) -> bool:
+    """Whether there is a unix socket anywhere in the folder."""
+    return any(path.is_socket() for path in folder.rglob("*"))
+
+
+async def start(profile: Path) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_cli.main", "rig", "up", "--json", "--profile", str(profile),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        return process, json.loads(await process.stdout.readline())
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
+async def test_a_second_rig_runs_beside_the_first_and_leaves_nothing(world: World, tmp_path: Path, signum: signal.Signals) -> None:
+    profile = tmp_path / "one.yaml"
+    profile.write_text(ONE_NODE)
+    process, places = await start(profile)
+    folder = Path(places["folder"])
+    assert has_sockets(folder)
+    assert len(processes_of(str(folder))) >= 8
+    assert "alone" in await kubectl(Path(places["kubeconfig"]), "get", "nodes")
+    assert "alone" not in await world.kubectl("get", "nodes")
+    process.send_signal(signum)
+    status = await process.wait()
+    assert status == (0 if signum is signal.SIGINT else -signal.SIGKILL)
+    await eventually(lambda: not processes_of(str(folder)) and not folder.exists(), GONE_SECONDS)
