@@ -39,7 +39,9 @@ async def run(settings: Settings) -> None:
     clock = SystemClock()
     telemetry = Telemetry("webhook", settings.otlp_endpoint or None)
     context = server_context()
-    async with kube.connect(settings.kubeconfig or None, settings.kube_context or None) as cluster:
+    async with kube.connect(
+        settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-webhook", telemetry=telemetry
+    ) as cluster:
         webhook = Webhook(cluster, clock, catalog, settings.policy(catalog), telemetry=telemetry)
         reviews = Reviews(webhook.reviewer, telemetry=telemetry, max_body_bytes=settings.max_body_bytes)
         async with serve_app(reviews.application(), settings.webhook_host, settings.webhook_port, ssl=context) as port:

@@ -1,0 +1,69 @@
+"""Registry process: settings, wiring, run. Decides nothing; ``rules`` and ``phases`` do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from hami_devices import config
+from hami_devices.catalog import Catalog
+from hami_registry.api import application
+from hami_registry.service import Registry
+from hami_registry.settings import Settings
+from hami_runtime import lifecycle, logs
+from hami_runtime.bus import jetstream
+from hami_runtime.clock import SystemClock
+from hami_runtime.http import HealthServer, serve_app
+from hami_runtime.kube import http as kube
+from hami_runtime.kube.access import AccessReviewer
+from hami_runtime.settings import from_command_line
+from hami_runtime.telemetry import Telemetry
+
+log = structlog.get_logger()
+ABOUT = "Keeps nodes' records, handshakes and liveness, and writes how grants went onto their pods."
+
+
+def main() -> None:
+    """Run the process until it is told to stop."""
+    settings = from_command_line(Settings, program="hami-registry", about=ABOUT)
+    logs.configure(settings.log_level, "registry")
+    lifecycle.run(run(settings))
+
+
+async def run(settings: Settings) -> None:
+    """Wire the parts and run them."""
+    clock = SystemClock()
+    telemetry = Telemetry("registry", settings.otlp_endpoint or None)
+    async with (
+        kube.connect(
+            settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-registry", telemetry=telemetry
+        ) as cluster,
+        jetstream.connect_process(settings, name="hami-registry", telemetry=telemetry) as bus,
+    ):
+        registry = Registry(
+            bus,
+            cluster,
+            clock,
+            _catalog(settings.device_config),
+            identity=settings.replica,
+            namespace=settings.namespace,
+            legacy_handshake=settings.legacy_handshake,
+            telemetry=telemetry,
+        )
+        access = None if settings.api_open else AccessReviewer(cluster, clock)
+        health = HealthServer(lambda: registry.lacking, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
+        async with health, serve_app(application(registry.inventory, access), settings.api_host, settings.api_port) as api_port:
+            lifecycle.announce(settings.ready_file, {"health": health.port, "api": api_port})
+            log.info("listening", api=api_port, health=health.port, identity=settings.replica)
+            await lifecycle.serve(registry.run, grace_seconds=settings.grace_seconds)
+    telemetry.close()
+
+
+def _catalog(path: str) -> Catalog:
+    if not path:
+        return Catalog()
+    devices, warnings = config.load(Path(path).read_text(encoding="utf-8"))
+    for warning in warnings:
+        log.warning("device configuration", warning=warning)
+    return Catalog(devices)

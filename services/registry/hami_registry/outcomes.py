@@ -1,0 +1,233 @@
+"""Carries out what ``phases`` decides about pods, from the log of allocations. Decides only how an attempt went: done, again later, or never.
+
+Outcomes of one pod are carried out in order, those of different pods side by side. A message is acknowledged last, so that one that is
+delivered again repeats the work, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from hami_devices.catalog import Catalog
+from hami_protocol import envelope, events, keys, nodelock, subjects
+from hami_protocol.devices import PodRef
+from hami_protocol.errors import EventError, RecordError
+from hami_protocol.kubernetes import Node
+from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases
+from hami_runtime.bus.port import Bus, Delivery
+from hami_runtime.kube.cluster import NODES, PODS, Cluster, ClusterError, Conflict, Invalid, NotFound
+from hami_runtime.lifecycle import until
+from hami_runtime.telemetry import OFF, Telemetry
+
+log = structlog.get_logger()
+DURABLE: Final = "registry-outcomes"
+ACK_WAIT_SECONDS: Final = 60.0
+_AT_ONCE: Final = 32
+_LONGEST_PAUSE_SECONDS: Final = 30.0
+_AllocationEvents = (
+    events.PodAssigned
+    | events.AssignmentLapsed
+    | events.PodAllocating
+    | events.ShareResized
+    | events.PodReleased
+    | events.ContainerServed
+    | events.AllocationSucceeded
+    | events.AllocationFailed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Carried out, or nothing was to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Not now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """It cannot be carried out, however often it is tried."""
+
+    reason: str
+
+
+Result = Done | Again | Never
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One pod's events wait for each other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted: int = 0
+
+
+class OutcomeFollower:
+    """Writes how grants went onto their pods. Runs on the leader alone."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        cluster: Cluster,
+        catalog: Catalog,
+        *,
+        node_of: Callable[[str], Node | None],
+        telemetry: Telemetry = OFF,
+    ) -> None:
+        """Follow the log on ``bus``; ``node_of`` gives a node as it was last seen."""
+        self._bus = bus
+        self._cluster = cluster
+        self._phases = Phases(catalog)
+        self._node_of = node_of
+        self._turns: dict[str, _Turn] = {}
+        self._telemetry = telemetry
+        self._results = telemetry.counter("hami_registry_outcomes", "messages of the allocation log, by result")
+        self._poison = telemetry.counter("hami_registry_unreadable_messages", "messages that were terminated, by stream")
+
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Carry out the log from where it was left until ``stop``; what is at hand then is finished."""
+        wanted = (subjects.ALL_GRANTS, subjects.ALL_OUTCOMES)
+        at_once = asyncio.Semaphore(_AT_ONCE)
+        async with (
+            self._bus.consume(subjects.ALLOCATIONS, subjects=wanted, durable=DURABLE, ack_wait_seconds=ACK_WAIT_SECONDS) as deliveries,
+            asyncio.TaskGroup() as group,
+        ):
+            async for delivery in until(stop, deliveries):
+                try:
+                    event = envelope.open_message(delivery.message)
+                except EventError as exc:
+                    await self._terminate(delivery, str(exc))
+                    continue
+                if not isinstance(event, _AllocationEvents):
+                    await self._terminate(delivery, "does not belong on this stream")
+                    continue
+                await at_once.acquire()
+                group.create_task(self._in_turn(delivery, event, at_once.release))
+
+    async def _terminate(self, delivery: Delivery, reason: str) -> None:
+        self._poison.add(1, {"stream": subjects.ALLOCATIONS.name})
+        log.error("message terminated", subject=delivery.message.subject, sequence=delivery.sequence, reason=reason)
+        await delivery.term(reason)
+
+    async def _in_turn(self, delivery: Delivery, event: events.AllocationEvent, done: Callable[[], None]) -> None:
+        uid = event.pod.uid
+        turn = self._turns.setdefault(uid, _Turn())
+        turn.wanted += 1
+        try:
+            async with turn.lock:
+                with self._telemetry.span(
+                    "outcome", delivery.message.headers.get(envelope.TRACE_PARENT), pod=str(event.pod), node=event.node
+                ):
+                    result = await self._try(event)
+                await self._settle(delivery, event, result)
+        finally:
+            done()
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[uid]
+
+    async def _try(self, event: events.AllocationEvent) -> Result:
+        try:
+            return await self._carry_out(event)
+        except Exception as exc:  # a fault of ours over one message must not keep all others from being carried out
+            log.exception("outcome failed", pod=str(event.pod), uid=event.pod.uid, type=type(event).__name__)
+            return Again(f"{type(exc).__name__}: {exc}")
+
+    async def _settle(self, delivery: Delivery, event: events.AllocationEvent, result: Result) -> None:
+        self._results.add(1, {"type": type(event).__name__, "result": type(result).__name__.lower()})
+        about = {"pod": str(event.pod), "uid": event.pod.uid, "node": event.node, "type": type(event).__name__}
+        match result:
+            case Done():
+                await delivery.ack()
+            case Again(reason=reason):
+                pause_seconds = min(2.0 ** min(delivery.attempt - 1, 10), _LONGEST_PAUSE_SECONDS)
+                log.warning("outcome has to wait", **about, reason=reason, again_in_seconds=pause_seconds)
+                await delivery.nak(delay_seconds=pause_seconds)
+            case Never(reason=reason):
+                log.error("outcome given up", **about, reason=reason)
+                await delivery.term(reason)
+
+    async def _carry_out(self, event: events.AllocationEvent) -> Result:
+        verdict = self._phases.judge(event)
+        if isinstance(verdict, LookUp):
+            looked_up = await self._look_up(event.pod)
+            if looked_up is not None:
+                return looked_up
+            verdict = self._phases.judge(event)
+        match verdict:
+            case Nothing():
+                return Done()
+            case GiveUp(reason=reason):
+                return Never(reason)
+            case LookUp():
+                return Again("the pod was forgotten while it was looked up")
+            case PatchPod():
+                return await self._patch(verdict)
+
+    async def _look_up(self, pod: PodRef) -> Result | None:
+        """Learn of the pod; a result where that settles the matter."""
+        try:
+            found = await self._cluster.get(PODS, pod.name, namespace=pod.namespace)
+        except NotFound:
+            return Done()
+        except ClusterError as exc:
+            return Again(str(exc))
+        if found.metadata.uid != pod.uid:
+            return Done()  # the one that was meant is gone
+        self._phases.looked_up(found)
+        return None
+
+    async def _patch(self, command: PatchPod) -> Result:
+        pod = command.pod
+        body = {"metadata": {"annotations": command.annotations}}
+        try:
+            await self._cluster.patch(PODS, pod.name, body, namespace=pod.namespace, uid=pod.uid)
+        except NotFound:
+            self._phases.forget(pod.uid)
+        except Conflict as exc:  # a namesake, or a write of somebody else's at the same moment
+            self._phases.forget(pod.uid)
+            return await self._look_up(pod) or Again(str(exc))
+        except Invalid as exc:
+            return Never(str(exc))
+        except ClusterError as exc:
+            self._phases.forget(pod.uid)
+            return Again(str(exc))
+        else:
+            self._phases.patched(command)
+            log.info("pod record written", pod=str(pod), uid=pod.uid, phase=command.annotations.get(keys.BIND_PHASE, ""))
+        return await self._release_lock(command) if command.release_lock else Done()
+
+    async def _release_lock(self, command: PatchPod) -> Result:
+        """Release the node's lock where another scheduler took it for this pod: that scheduler leaves it to the node's side."""
+        node = self._node_of(command.node)
+        try:
+            while node is not None and _holds(node, command.pod):
+                try:
+                    release = {"metadata": {"annotations": {keys.NODE_LOCK: None}}}
+                    await self._cluster.patch(NODES, command.node, release, resource_version=node.metadata.resource_version)
+                    log.info("node lock released", node=command.node, pod=str(command.pod))
+                    break
+                except Conflict:
+                    node = await self._cluster.get(NODES, command.node)
+        except NotFound:
+            return Done()
+        except ClusterError as exc:
+            return Again(str(exc))
+        return Done()
+
+
+def _holds(node: Node, pod: PodRef) -> bool:
+    try:
+        lock = nodelock.decode(node.metadata.annotations[keys.NODE_LOCK])
+    except (KeyError, RecordError):
+        return False
+    return (lock.namespace, lock.pod) == (pod.namespace, pod.name)

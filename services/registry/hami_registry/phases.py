@@ -1,0 +1,185 @@
+"""What a pod's annotations become when its node's agent says how its grant went. Pure: events in, commands out.
+
+    allocating --AllocationSucceeded--> success        allocating --AllocationFailed--> failed
+
+Invariants:
+- Phases only move forward: what comes after ``success`` or ``failed`` changes nothing, and an event seen twice changes nothing.
+- An agent speaks for pods of its own node only.
+- ``to-allocate`` only ever loses entries, whatever an agent sends: an entry that is emptied stays so, and events may come out of order.
+- The pod that is meant is the one with the UID. What is not known of it is looked up, so that nothing here needs to survive a restart.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from hami_devices.catalog import Catalog
+from hami_protocol import assignment, keys
+from hami_protocol.devices import PodRef
+from hami_protocol.errors import RecordError
+from hami_protocol.events import (
+    AllocationEvent,
+    AllocationFailed,
+    AllocationSucceeded,
+    ContainerServed,
+    PodAllocating,
+    PodReleased,
+)
+from hami_protocol.kubernetes import Pod
+
+SUCCESS: Final = "success"
+FAILED: Final = "failed"
+_FINAL: Final = frozenset({SUCCESS, FAILED})
+_REMEMBERED_PODS: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PatchPod:
+    """Merge these annotations into this very pod, then release the node's lock if it is the pod's and nobody of ours holds it."""
+
+    pod: PodRef
+    node: str
+    annotations: dict[str, str]
+    release_lock: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookUp:
+    """Read the pod, tell ``looked_up``, judge again."""
+
+    pod: PodRef
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Nothing:
+    """There is nothing to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GiveUp:
+    """The event can never be carried out."""
+
+    reason: str
+
+
+Verdict = PatchPod | LookUp | Nothing | GiveUp
+
+
+@dataclass(slots=True)
+class _Known:
+    node: str
+    phase: str = ""
+    to_allocate: dict[str, str] = field(default_factory=dict)
+    """By vendor's name: the annotation as it is now."""
+    granted: bool = False
+    """Whether our scheduler granted it, which then releases the node's lock itself."""
+
+
+class Phases:
+    """What is known of the pods whose grants are being served. Forgetting one only costs a look-up."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def judge(self, event: AllocationEvent) -> Verdict:
+        """What ``event`` asks for."""
+        match event:
+            case PodAllocating():
+                self._granted(event)
+                return Nothing()
+            case PodReleased():
+                self._known.pop(event.pod.uid, None)
+                return Nothing()
+            case ContainerServed() | AllocationSucceeded() | AllocationFailed():
+                return self._judge_outcome(event)
+            case _:
+                return Nothing()
+
+    def _granted(self, event: PodAllocating) -> None:
+        if known := self._known.get(event.pod.uid):
+            known.granted = True
+            return
+        texts = {given.vendor: assignment.encode(given) for given in event.assignments}
+        self._remember(event.pod.uid, _Known(node=event.node, to_allocate=texts, granted=True))
+
+    def looked_up(self, pod: Pod) -> None:
+        """The pod as the API server has it."""
+        annotations = pod.metadata.annotations
+        texts = {v.name: annotations[v.to_allocate_key] for v in self._catalog.vendors if v.to_allocate_key in annotations}
+        node = pod.spec.node_name or annotations.get(keys.ASSIGNED_NODE, "")
+        granted = (known := self._known.get(pod.metadata.uid)) is not None and known.granted
+        self._remember(pod.metadata.uid, _Known(node=node, phase=annotations.get(keys.BIND_PHASE, ""), to_allocate=texts, granted=granted))
+
+    def _remember(self, uid: str, known: _Known) -> None:
+        self._known[uid] = known
+        self._known.move_to_end(uid)
+        while len(self._known) > _REMEMBERED_PODS:
+            self._known.popitem(last=False)
+
+    def _judge_outcome(self, event: ContainerServed | AllocationSucceeded | AllocationFailed) -> Verdict:
+        known = self._known.get(event.pod.uid)
+        if known is None:
+            return LookUp(pod=event.pod)
+        if known.node != event.node:
+            return GiveUp(reason=f"node {event.node} speaks for a pod of node {known.node or 'none'}")
+        if known.phase in _FINAL:
+            return Nothing()
+        match event:
+            case ContainerServed():
+                return self._serve(event, known)
+            case AllocationSucceeded():
+                annotations = {keys.BIND_PHASE: SUCCESS}
+                for vendor, text in known.to_allocate.items():
+                    if (key := self._catalog.vendor(vendor).to_allocate_key) and (emptied := all_emptied(text)) not in {None, text}:
+                        annotations[key] = emptied or ""
+            case AllocationFailed():
+                annotations = {keys.BIND_PHASE: FAILED}
+        return PatchPod(pod=event.pod, node=event.node, annotations=annotations, release_lock=not known.granted)
+
+    def _serve(self, event: ContainerServed, known: _Known) -> Verdict:
+        text = known.to_allocate.get(event.vendor)
+        if text is None:
+            return GiveUp(reason=f"container {event.container} was served devices of {event.vendor[:64]}, of which the pod holds none")
+        try:
+            merged = without_served(text, event.to_allocate)
+        except RecordError as exc:
+            return GiveUp(reason=str(exc))
+        if merged == text:
+            return Nothing()
+        key = self._catalog.vendor(event.vendor).to_allocate_key
+        return PatchPod(pod=event.pod, node=event.node, annotations={key: merged}) if key else Nothing()
+
+    def patched(self, command: PatchPod) -> None:
+        """``command`` was carried out."""
+        if known := self._known.get(command.pod.uid):
+            known.phase = command.annotations.get(keys.BIND_PHASE, known.phase)
+            for vendor in self._catalog.vendors:
+                if (text := command.annotations.get(vendor.to_allocate_key)) is not None:
+                    known.to_allocate[vendor.name] = text
+
+    def forget(self, uid: str) -> None:
+        """Whatever is known of a pod is in doubt: look it up the next time."""
+        self._known.pop(uid, None)
+
+
+def without_served(current: str, served: str) -> str:
+    """``current`` with the entries emptied that are empty in ``served``. Nothing else of ``served`` is used.
+
+    Raises:
+        RecordError: the two are not about equally many containers.
+    """
+    ours, theirs = current.split(";"), served.split(";")
+    if len(ours) != len(theirs):
+        raise RecordError("pod assignment", 0, f"entries for {len(theirs) - 1} containers; accepted: {len(ours) - 1}")
+    return ";".join(mine if other else "" for mine, other in zip(ours, theirs, strict=True))
+
+
+def all_emptied(text: str) -> str | None:
+    """``text`` with every entry emptied; None where it cannot be read, and so must be left as it is."""
+    try:
+        return ";" * len(assignment.decode_entries(text))
+    except RecordError:
+        return None

@@ -1,0 +1,146 @@
+"""How a pod's annotations follow the outcomes that its node's agent reports."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
+from hami_protocol.errors import RecordError
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.kubernetes import ObjectMeta, Pod, PodSpec
+from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases, without_served
+
+POD = PodRef(namespace="default", name="p1", uid="u1")
+KEY = "hami.io/vgpu-devices-to-allocate"
+A, B = "GPU-A,NVIDIA,3000,0:", "GPU-B,NVIDIA,5000,30:"
+
+
+def granted(*held: str) -> PodAllocating:
+    containers = []
+    for place, text in enumerate(held):
+        shares: tuple[DeviceShare, ...] = ()
+        if text:
+            uuid, kind, memory, cores = text.rstrip(":").split(",")
+            shares = (DeviceShare(uuid=uuid, type=kind, memory_mib=int(memory), cores=int(cores)),)
+        containers.append(ContainerShares(container=f"c{place}", kind=ContainerKind.APP, shares=shares))
+    assignment = VendorAssignment(vendor="NVIDIA", containers=tuple(containers))
+    return PodAllocating(pod=POD, node="n1", assignments=(assignment,), bind_time_seconds=1)
+
+
+def served(text: str, container: str = "c0", node: str = "n1") -> ContainerServed:
+    return ContainerServed(pod=POD, node=node, container=container, vendor="NVIDIA", to_allocate=text)
+
+
+SUCCEEDED = AllocationSucceeded(pod=POD, node="n1")
+FAILED = AllocationFailed(pod=POD, node="n1", reason="out of paper")
+
+
+@pytest.fixture
+def phases() -> Phases:
+    return Phases(Catalog())
+
+
+def carry_out(phases: Phases, event: object) -> dict[str, str]:
+    verdict = phases.judge(event)  # type: ignore[arg-type]
+    assert isinstance(verdict, PatchPod), verdict
+    phases.patched(verdict)
+    return verdict.annotations
+
+
+def test_a_cdi_nodes_success_empties_everything_at_once(phases: Phases) -> None:
+    phases.judge(granted(A, "", B))
+    assert carry_out(phases, SUCCEEDED) == {keys.BIND_PHASE: "success", KEY: ";;;"}
+
+
+def test_an_envvar_node_goes_container_by_container(phases: Phases) -> None:
+    phases.judge(granted(A, B))
+    assert carry_out(phases, served(f";{B};")) == {KEY: f";{B};"}
+    assert carry_out(phases, served(";;", "c1")) == {KEY: ";;"}
+    assert carry_out(phases, SUCCEEDED) == {keys.BIND_PHASE: "success"}
+
+
+def test_a_failure_says_so_and_leaves_what_was_never_handed_out(phases: Phases) -> None:
+    phases.judge(granted(A))
+    assert carry_out(phases, FAILED) == {keys.BIND_PHASE: "failed"}
+
+
+@pytest.mark.parametrize("first", [SUCCEEDED, FAILED])
+@pytest.mark.parametrize("later", [SUCCEEDED, FAILED, served(";")])
+def test_phases_only_move_forward(phases: Phases, first: object, later: object) -> None:
+    phases.judge(granted(A))
+    carry_out(phases, first)
+    assert phases.judge(later) == Nothing()  # type: ignore[arg-type]
+
+
+def test_an_entry_that_is_emptied_stays_so_when_events_come_out_of_order(phases: Phases) -> None:
+    phases.judge(granted(A, B))
+    assert carry_out(phases, served(f"{A};;", "c1")) == {KEY: f"{A};;"}
+    assert carry_out(phases, served(f";{B};")) == {KEY: ";;"}
+    assert phases.judge(served(f";{B};")) == Nothing()
+
+
+def test_an_agent_cannot_write_what_it_likes(phases: Phases) -> None:
+    phases.judge(granted(A))
+    assert phases.judge(served("GPU-Z,NVIDIA,999999,100:;")) == Nothing()
+    assert isinstance(phases.judge(served(";;;;")), GiveUp)
+
+
+def test_an_agent_speaks_for_its_own_node_only(phases: Phases) -> None:
+    phases.judge(granted(A))
+    verdict = phases.judge(AllocationSucceeded(pod=POD, node="n2"))
+    assert verdict == GiveUp(reason="node n2 speaks for a pod of node n1")
+
+
+def test_a_pod_that_is_not_known_is_looked_up(phases: Phases) -> None:
+    assert phases.judge(SUCCEEDED) == LookUp(pod=POD)
+    phases.looked_up(the_pod(**{keys.BIND_PHASE: "allocating", KEY: f"{A};"}))
+    verdict = phases.judge(SUCCEEDED)
+    assert isinstance(verdict, PatchPod)
+    assert verdict.annotations == {keys.BIND_PHASE: "success", KEY: ";"}
+    assert verdict.release_lock
+
+
+def the_pod(**annotations: str) -> Pod:
+    return Pod(metadata=ObjectMeta(namespace="default", name="p1", uid="u1", annotations=annotations), spec=PodSpec(node_name="n1"))
+
+
+def test_a_grant_of_our_scheduler_leaves_the_lock_to_it(phases: Phases) -> None:
+    phases.judge(granted(A))
+    verdict = phases.judge(SUCCEEDED)
+    assert isinstance(verdict, PatchPod)
+    assert not verdict.release_lock
+
+
+def test_a_record_that_cannot_be_read_is_left_as_it_is(phases: Phases) -> None:
+    phases.looked_up(the_pod(**{KEY: "garbage;"}))
+    assert carry_out(phases, SUCCEEDED) == {keys.BIND_PHASE: "success"}
+
+
+def test_a_pod_that_has_ended_is_forgotten(phases: Phases) -> None:
+    phases.judge(granted(A))
+    phases.judge(PodReleased(pod=POD, node="n1"))
+    assert phases.judge(SUCCEEDED) == LookUp(pod=POD)
+
+
+def test_other_grants_ask_for_nothing(phases: Phases) -> None:
+    assert phases.judge(PodAssigned(pod=POD, node="n1", assignments=())) == Nothing()
+
+
+entries = st.sampled_from(["", A, B])
+
+
+@given(st.lists(entries, max_size=5), st.lists(entries, max_size=5))
+def test_serving_only_ever_empties_entries(before: list[str], served_now: list[str]) -> None:
+    current = "".join(f"{entry};" for entry in before)
+    text = "".join(f"{entry};" for entry in served_now)
+    if len(before) != len(served_now):
+        with pytest.raises(RecordError):
+            without_served(current, text)
+        return
+    merged = without_served(current, text).split(";")[:-1]
+    assert all(after in ("", mine) for mine, after in zip(before, merged, strict=True))
+    assert [after == "" for after in merged] == [not mine or not theirs for mine, theirs in zip(before, served_now, strict=True)]
