@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -43,7 +44,7 @@ class Forwarder:
             raise ConnectionError(f"the leader {leader} does not say where it is")
         headers = {FORWARDED: "1", "Content-Type": "application/json"}
         try:
-            async with self._session.post(url + path, data=body, headers=headers, ssl=self._tls or True) as answer:
+            async with self._session.post(url + path, data=io.BytesIO(body), headers=headers, ssl=self._tls or True) as answer:
                 if answer.status != 200:
                     raise ConnectionError(f"the leader {leader} answered {answer.status}")
                 return await answer.read()

@@ -16,6 +16,7 @@ from hami_protocol.events import Event
 from hami_protocol.kubernetes import Pod
 from hami_runtime import virtual
 from hami_runtime.bus.memory import MemoryBus
+from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
@@ -29,8 +30,8 @@ from tests.builders import a_device
 class World:
     """One cluster, one bus, and any number of schedulers on them."""
 
-    def __init__(self) -> None:
-        self.clock = VirtualClock()
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or VirtualClock()
         self.store = ObjectStore(now=self.clock.utc, rng=random.Random(1))
         self.admin = MemoryCluster(self.store)
         self.bus = MemoryBus()

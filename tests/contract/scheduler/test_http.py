@@ -1,0 +1,234 @@
+"""The extender and /v1 over real HTTP."""
+
+import asyncio
+import io
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from hami_devices.catalog import Catalog
+from hami_protocol.kubernetes import Pod
+from hami_runtime.clock import SystemClock
+from hami_runtime.http import HealthServer, serve_app
+from hami_runtime.kube.access import AccessReviewer
+from hami_runtime.kube.lease import LeaderElector
+from hami_runtime.kube.memory import MemoryCluster
+from hami_runtime.telemetry import OFF, Telemetry
+from hami_scheduler import extender, questions
+from hami_scheduler.access import PodReaders, let_all_in
+from hami_scheduler.forwarding import forwarding, identity
+from hami_scheduler.service import Scheduler
+from tests.contract.scheduler.world import World
+
+
+@dataclass
+class Replica:
+    """A running replica and where it listens."""
+
+    scheduler: Scheduler
+    session: aiohttp.ClientSession
+    extender: str
+    api: str
+    health: str
+
+    async def post(self, verb: str, body: Any, **headers: str) -> Any:
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        async with self.session.post(f"{self.extender}/{verb}", data=io.BytesIO(data), headers=headers) as answer:
+            assert answer.status == 200
+            assert answer.content_type == "application/json"
+            return msgspec.json.decode(await answer.read())
+
+    async def place(self, pod: Pod, *names: str) -> str:
+        answer = await self.post("filter", {"Pod": msgspec.to_builtins(pod), "Nodes": None, "NodeNames": names or ["n1"]})
+        assert answer["Error"] == ""
+        bound = {"PodName": pod.metadata.name, "PodNamespace": "default", "PodUID": pod.metadata.uid, "Node": answer["NodeNames"][0]}
+        assert await self.post("bind", bound) == {"Error": ""}
+        return str(answer["NodeNames"][0])
+
+    async def get(self, url: str, **headers: str) -> tuple[int, Any]:
+        async with self.session.get(url, headers=headers) as answer:
+            body = await answer.read()
+            return answer.status, msgspec.json.decode(body) if answer.content_type == "application/json" else body.decode()
+
+
+@asynccontextmanager
+async def replica(world: World, name: str, *, guarded: bool = False, telemetry: Telemetry = OFF) -> AsyncIterator[Replica]:
+    clock = SystemClock()
+    cluster = MemoryCluster(world.store)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    elector = LeaderElector(
+        cluster,
+        clock,
+        name="lease",
+        namespace="kube-system",
+        identity=identity(name, url),
+        lease_seconds=4,
+        renew_seconds=2,
+        retry_seconds=0.1,
+    )
+    scheduler = Scheduler(
+        cluster=cluster, bus=world.bus, clock=clock, catalog=Catalog(), identity=name, elector=elector, telemetry=telemetry
+    )
+    authorize = PodReaders(AccessReviewer(cluster, clock)) if guarded else let_all_in
+    async with AsyncExitStack() as stack:
+        forwarder = await stack.enter_async_context(forwarding())
+        await stack.enter_async_context(serve_app(extender.application(scheduler, forwarder), port=port))
+        api_port = await stack.enter_async_context(serve_app(questions.application(scheduler, world.bus, authorize)))
+        health = await stack.enter_async_context(HealthServer(scheduler.unready, telemetry=telemetry))
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        stop = asyncio.Event()
+        running = [asyncio.create_task(scheduler.run(stop)), asyncio.create_task(questions.answer_on_bus(scheduler, world.bus, stop))]
+        try:
+            async with asyncio.timeout(10):
+                await asyncio.gather(scheduler.nodes.synced.wait(), scheduler.pods.synced.wait())
+                while scheduler.leader is None and not scheduler.leads():  # noqa: ASYNC110 - of an election there is no event for losers
+                    await asyncio.sleep(0.01)
+            yield Replica(scheduler, session, url, f"http://127.0.0.1:{api_port}", f"http://127.0.0.1:{health.port}")
+        finally:
+            stop.set()
+            await asyncio.gather(*running)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def world() -> World:
+    return World(SystemClock())
+
+
+async def test_kube_schedulers_calls_end_in_a_binding(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        await asyncio.sleep(0.01)
+        assert await one.place(pod) == "n1"
+        assert (await world.get(pod)).metadata.annotations["hami.io/vgpu-devices-allocated"] == "GPU-n1,NVIDIA,2000,0:;"
+        big = await world.pod("p2", gpu=1, gpumem=30000)
+        args = {"Pod": msgspec.to_builtins(big), "Nodes": None, "NodeNames": ["n1", "n2"]}
+        assert await one.post("filter", args) == {
+            "Nodes": None,
+            "NodeNames": None,
+            "FailedNodes": {"n1": "1/1 CardInsufficientMemory"},
+            "FailedAndUnresolvableNodes": {"n2": "node unregistered"},
+            "Error": "",
+        }
+        assert await one.post("prioritize", args) == [{"Host": "n1", "Score": 0}, {"Host": "n2", "Score": 0}]
+        victims = {"n1": {"Pods": [{"UID": pod.metadata.uid}], "NumPDBViolations": 0}}
+        preemption = {"Pod": args["Pod"], "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        assert await one.post("preempt", preemption) == {"NodeNameToMetaVictims": victims}
+
+
+async def test_bad_requests_are_answered_and_the_next_one_is_served(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        await asyncio.sleep(0.01)
+        given = msgspec.to_builtins(pod)
+        for body in (b"", b"{", b"null", {"pod": given}, {"pod": given, "nodes": None, "nodenames": None}, {"NodeNames": ["n1"]}):
+            assert (await one.post("filter", body))["Error"] != ""
+        for body in ({"pod": given, "nodenames": []}, {"pod": given, "nodes": {"items": []}}):
+            answer = await one.post("filter", body)
+            assert (answer["Error"], answer["NodeNames"] or []) == ("", [])
+        assert (await one.post("bind", b"{}"))["Error"] != ""
+        assert await one.post("prioritize", b"rubbish") == []
+        assert await one.post("preempt", b"rubbish") == {"NodeNameToMetaVictims": {}}
+        assert await one.place(pod) == "n1"
+
+
+async def test_a_body_over_the_limit_is_answered_with_its_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extender, "MAX_BODY_BYTES", 1024 * 1024)
+    async with replica(world, "s1") as one:
+        answer = await one.post("filter", b" " * (1024 * 1024 + 1))
+        assert answer["Error"] == "the request is larger than 1 MiB"
+
+
+async def test_a_follower_hands_requests_to_the_leader(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one, replica(world, "s2") as two:
+        assert one.scheduler.leads()
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        await asyncio.sleep(0.01)
+        assert await two.place(pod) == "n1"
+        assert one.scheduler.picture.state.entry(pod.metadata.uid) is not None
+        refused = await two.post("filter", {"Pod": msgspec.to_builtins(pod), "NodeNames": ["n1"]}, **{"X-Hami-Forwarded": "1"})
+        assert "does not lead" in refused["Error"]
+
+
+async def test_a_follower_without_a_reachable_leader_says_try_again(world: World) -> None:
+    await world.node("n1")
+    cluster = MemoryCluster(world.store)
+    gone = LeaderElector(
+        cluster,
+        SystemClock(),
+        name="lease",
+        namespace="kube-system",
+        identity=identity("s0", f"http://127.0.0.1:{free_port()}"),
+        lease_seconds=60,
+    )
+    await gone._try()
+    async with replica(world, "s1") as one:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        answer = await one.post("filter", {"Pod": msgspec.to_builtins(pod), "NodeNames": ["n1"]})
+        assert "does not lead; s0@" in answer["Error"]
+
+
+async def test_explain_is_answered_by_any_replica_for_who_may_get_the_pod(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1", guarded=True) as one, replica(world, "s2", guarded=True) as two:
+        big = await world.pod("p1", gpu=1, gpumem=30000)
+        await asyncio.sleep(0.01)
+        await one.post("filter", {"Pod": msgspec.to_builtins(big), "NodeNames": ["n1"]})
+        await asyncio.sleep(0.6)
+        for each in (one, two):
+            status, found = await each.get(f"{each.api}/v1/explain/default/p1", Authorization="Bearer alice")
+            assert status == 200
+            assert "30000" in found["summary"]
+            assert found["verdict"]["verdict"]["type"] == "pod_refused"
+            assert found["nodes"][0]["node"] == "n1"
+            status, found = await each.get(f"{each.api}/v1/explain/default/nobody", Authorization="Bearer alice")
+            assert (status, found) == (404, {"error": "there is no pod default/nobody"})
+            for headers in ({}, {"Authorization": "Basic x"}, {"Authorization": "Bearer "}):
+                status, found = await each.get(f"{each.api}/v1/explain/default/p1", **headers)
+                assert status == 401
+
+
+async def test_metrics_have_the_references_names_and_ours(world: World) -> None:
+    await world.node("n1")
+    telemetry = Telemetry("scheduler")
+    async with replica(world, "s1", telemetry=telemetry) as one:
+        pod = await world.pod("p1", gpu=1, gpumem=2048, gpucores=30)
+        await asyncio.sleep(0.01)
+        await one.place(pod)
+        status, text = await one.get(f"{one.health}/metrics")
+        assert status == 200
+        card = 'device_index="0",device_type="NVIDIA A10",device_uuid="GPU-n1",node="n1",zone="vGPU"'
+        assert _series(text, "hami_gpu_memory_limit_bytes") == [(_labels(card), 24576 * 2**20)]
+        assert _series(text, "hami_gpu_shared_count") == [(_labels(card), 1)]
+        assert _series(text, "hami_gpu_core_allocated_ratio") == [(_labels(card), 30)]
+        share = 'container_index="0",device_uuid="GPU-n1",namespace="default",node="n1",pod="p1",zone="vGPU"'
+        assert _series(text, "hami_vgpu_memory_allocated_bytes") == [(_labels(share), 2048 * 2**20)]
+        assert len(_series(text, "GPUDeviceMemoryAllocated")) == 1
+        assert len(_series(text, "nodeGPUMemoryPercentage")) == 1
+        assert "hami_scheduler_filter_seconds_count" in text
+        assert await one.get(f"{one.health}/readyz") == (200, "ok\n")
+    telemetry.close()
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {key: value.strip('"') for key, _, value in (part.partition("=") for part in text.split(","))}
+
+
+def _series(text: str, name: str) -> list[tuple[dict[str, str], float]]:
+    found = [line.removeprefix(name + "{").rpartition("} ") for line in text.splitlines() if line.startswith(name + "{")]
+    return [(_labels(labels), float(value)) for labels, _, value in found]
