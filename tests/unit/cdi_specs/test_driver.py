@@ -62,7 +62,7 @@ def test_hooks_make_the_links_that_programs_open_and_then_the_linkers_cache(root
 
 
 def test_a_root_without_a_driver_is_an_error_that_says_where_was_looked(tmp_path: Path) -> None:
-    with pytest.raises(cdi.CdiError, match="usr/lib64.*HAMI_DRIVER_ROOT"):
+    with pytest.raises(cdi.CdiError, match=r"usr/lib64.*HAMI_DRIVER_ROOT"):
         driver.find(tmp_path, {})
 
 

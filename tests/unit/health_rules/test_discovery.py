@@ -93,7 +93,7 @@ def test_the_preferred_slots_are_of_the_granted_cards_with_those_that_must_be_am
 
 @pytest.mark.example("node-agent 13.3 #32, #33")
 def test_what_cannot_be_preferred_is_said() -> None:
-    with pytest.raises(ValueError, match="no available slice device found for annotated GPU GPU-.*a"):
+    with pytest.raises(ValueError, match=r"no available slice device found for annotated GPU GPU-.*a"):
         discovery.preferred(cards("a"), slots("b-0"), [], 1)
     with pytest.raises(ValueError, match="annotated devices 1 smaller than requested allocation size 2"):
         discovery.preferred(cards("a"), slots("a-0", "a-1"), [], 2)
