@@ -79,7 +79,9 @@ def find(
 class DriverSource:
     """What containers need of the driver, found again when the cards or the base spec have changed."""
 
-    def __init__(self, devices: Callable[[], Sequence[PhysicalDevice]], look: Callable[[Sequence[PhysicalDevice]], cdi.DriverEdits]) -> None:
+    def __init__(
+        self, devices: Callable[[], Sequence[PhysicalDevice]], look: Callable[[Sequence[PhysicalDevice]], cdi.DriverEdits]
+    ) -> None:
         """``look`` finds it for the cards that ``devices`` gives."""
         self._devices = devices
         self._look = look

@@ -33,13 +33,14 @@ Identity = tuple[int, int]
 class KubeletConnection:
     """The agent's place among kubelet's plugins."""
 
-    def __init__(self, agent: NodeAgent, clock: Clock, *, folder: Path, socket_name: str = "") -> None:
+    def __init__(self, agent: NodeAgent, clock: Clock, *, folder: Path, poll_seconds: float = POLL_SECONDS) -> None:
         self._agent = agent
         self._clock = clock
         self._folder = folder
         self._kubelet = folder / "kubelet.sock"
         resource = agent.vendor.count_resource
-        self._socket = folder / (socket_name or f"{agent.vendor.device_type}-{resource.rpartition('/')[2]}.sock")
+        self._socket = folder / f"{agent.vendor.device_type}-{resource.rpartition('/')[2]}.sock"
+        self._poll_seconds = poll_seconds
         self.plugin = DevicePlugin(agent)
         self.registrations = 0
         """How often kubelet took us."""
@@ -101,7 +102,7 @@ class KubeletConnection:
         return True
 
     async def _pause(self, stop: asyncio.Event) -> None:
-        await self.plugin.stream_ended.pause(stop, POLL_SECONDS)
+        await self.plugin.stream_ended.pause(stop, self._poll_seconds)
 
 
 def _identity(path: Path) -> Identity | None:

@@ -155,9 +155,7 @@ def _rules(settings: Settings, environ: Mapping[str, str]) -> HealthRules:
         good_probes=settings.good_probes,
         probation_seconds=settings.probation_seconds,
     )
-    return health.rules(
-        disabled=environ.get("DP_DISABLE_HEALTHCHECKS", ""), enabled=environ.get("DP_ENABLE_HEALTHCHECKS", ""), base=base
-    )
+    return health.rules(disabled=environ.get("DP_DISABLE_HEALTHCHECKS", ""), enabled=environ.get("DP_ENABLE_HEALTHCHECKS", ""), base=base)
 
 
 async def _mode(settings: Settings, cluster: Cluster) -> AllocationMode:

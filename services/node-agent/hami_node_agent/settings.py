@@ -41,7 +41,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
         "/var/lib/kubelet/pod-resources/kubelet.sock"
     )
     cdi_folder: Annotated[str, Meta(description="where CDI specs are written", pattern="^/")] = "/var/run/cdi"
-    cdi_base_spec: Annotated[str, Meta(description="a spec that nvidia-ctk cdi generate wrote, to build on; empty: look for the driver")] = ""
+    cdi_base_spec: Annotated[
+        str, Meta(description="a spec that nvidia-ctk cdi generate wrote, to build on; empty: look for the driver")
+    ] = ""
     cdi_hook_path: Annotated[str, Meta(description="nvidia-ctk or nvidia-cdi-hook on the host")] = "/usr/bin/nvidia-ctk"
     driver_root: Annotated[str, Meta(description="the driver's root on the host", pattern="^/")] = "/"
     driver_root_mount: Annotated[str, Meta(description="where that root is mounted in the agent", pattern="^/")] = "/driver-root"

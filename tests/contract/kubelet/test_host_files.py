@@ -1,0 +1,83 @@
+"""Host files: the real adapter and the one in memory make the same promises."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from hami_node_agent.hostfiles import HostFiles, MemoryFiles, RealFiles
+
+
+class HostFilesContract:
+    @pytest.fixture
+    def files(self) -> HostFiles:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> str:
+        return str(tmp_path)
+
+    def test_what_is_written_is_read(self, files: HostFiles, root: str) -> None:
+        assert files.read(f"{root}/a/b") is None
+        files.write(f"{root}/a/b", b"one")
+        files.write(f"{root}/a/b", b"two")
+        assert files.read(f"{root}/a/b") == b"two"
+        assert files.names(f"{root}/a") == ["b"]
+
+    def test_a_file_that_was_replaced_has_another_stamp(self, files: HostFiles, root: str) -> None:
+        assert files.stamp(f"{root}/f") is None
+        files.write(f"{root}/f", b"x")
+        first = files.stamp(f"{root}/f")
+        assert files.stamp(f"{root}/f") == first
+        files.write(f"{root}/f", b"x")
+        assert files.stamp(f"{root}/f") != first
+
+    def test_folders_go_with_all_that_is_in_them_and_absence_is_no_error(self, files: HostFiles, root: str) -> None:
+        files.make_folder(f"{root}/d/e", mode=0o777)
+        files.write(f"{root}/d/e/f", b"x")
+        files.write(f"{root}/dd", b"x")
+        files.remove(f"{root}/d")
+        files.remove(f"{root}/d")
+        assert files.read(f"{root}/d/e/f") is None
+        assert files.names(f"{root}/d") == []
+        assert files.names(root) == ["dd"]
+
+    def test_a_folder_that_is_there_keeps_its_content(self, files: HostFiles, root: str) -> None:
+        files.make_folder(f"{root}/d")
+        files.write(f"{root}/d/f", b"x")
+        files.make_folder(f"{root}/d")
+        assert files.read(f"{root}/d/f") == b"x"
+
+
+class TestMemoryFiles(HostFilesContract):
+    @pytest.fixture
+    def files(self) -> HostFiles:
+        return MemoryFiles()
+
+
+class TestRealFiles(HostFilesContract):
+    @pytest.fixture
+    def files(self) -> HostFiles:
+        return RealFiles()
+
+    def test_modes_are_exact_whatever_the_umask(self, files: HostFiles, root: str) -> None:
+        files.make_folder(f"{root}/d", mode=0o777)
+        files.write(f"{root}/f", b"x", mode=0o600)
+        assert stat.S_IMODE(Path(f"{root}/d").stat().st_mode) == 0o777
+        assert stat.S_IMODE(Path(f"{root}/f").stat().st_mode) == 0o600
+
+    def test_a_link_is_removed_not_followed_and_a_write_replaces_it(self, files: HostFiles, root: str) -> None:
+        files.write(f"{root}/kept/f", b"x")
+        Path(f"{root}/link").symlink_to(f"{root}/kept")
+        files.remove(f"{root}/link")
+        assert files.read(f"{root}/kept/f") == b"x"
+        Path(f"{root}/file").symlink_to(f"{root}/kept/f")
+        files.write(f"{root}/file", b"y")
+        assert files.read(f"{root}/kept/f") == b"x"
+
+    def test_an_unfinished_write_of_a_dead_process_is_no_obstacle(self, files: HostFiles, root: str) -> None:
+        Path(f"{root}/.f.unfinished").write_bytes(b"half")
+        files.write(f"{root}/f", b"whole")
+        assert sorted(path.name for path in Path(root).iterdir()) == ["f"]
