@@ -25,7 +25,7 @@ class ServicePaths(Struct, frozen=True, kw_only=True):
     nats_url: str
     device_config: Path | None
     shim: bool
-    """Whether the shim is installed below ``hook`` in the folder."""
+    """Whether the shim is installed below ``hook`` in every node's folder."""
     log_level: str
 
     def kubeconfig(self, process: str) -> Path:
@@ -81,7 +81,7 @@ def _agent(node: RigNode, paths: ServicePaths) -> dict[str, str]:
         "HAMI_DEVICE_PROFILE": str(folder.device_profile),
         "HAMI_ALLOCATION_MODE": str(node.allocation_mode or "auto"),
         "HAMI_CONTAINERD_CONFIG": str(folder.root / "containerd.toml"),
-        "HAMI_HOOK_PATH": str(paths.folder / "hook"),
+        "HAMI_HOOK_PATH": str(folder.root / "hook"),
         "HAMI_SHIM_REQUIRED": "true" if paths.shim else "false",
         "HAMI_PLUGIN_FOLDER": str(folder.device_plugins),
         "HAMI_POD_RESOURCES_SOCKET": str(folder.pod_resources_socket),

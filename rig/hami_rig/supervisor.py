@@ -248,7 +248,9 @@ class Rig:
         if source is None:
             self._say(f"the shim is not built ({project.SHIM}): containers get their grants without it")
             return False
-        shim_install.install(source, HostPaths(hook=str(self.folder / "hook")), cdi_folder=self.folder)
+        for node in self.nodes:  # a host each: agents clear away what belongs to no pod of theirs
+            folder = self.node_folder(node.name)
+            shim_install.install(source, HostPaths(hook=str(folder.root / "hook")), cdi_folder=folder.cdi)
         return True
 
     def _write_device_config(self) -> Path | None:
