@@ -18,6 +18,7 @@ from hami_runtime.telemetry import Telemetry
 from hami_webhook.http import Reviews
 from hami_webhook.keeper import CertificateKeeper, Configurations, Keeper, MountedCertificate, server_context
 from hami_webhook.registration import Endpoint, Side, configuration
+from hami_webhook.review import Policy
 from hami_webhook.service import Webhook
 from hami_webhook.settings import Settings
 from hami_webhook.stores import DirectoryStore, SecretStore
@@ -42,7 +43,8 @@ async def run(settings: Settings) -> None:
     async with kube.connect(
         settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-webhook", telemetry=telemetry
     ) as cluster:
-        webhook = Webhook(cluster, clock, catalog, settings.policy(catalog), telemetry=telemetry)
+        policy = settings.policy(catalog)
+        webhook = Webhook(cluster, clock, catalog, policy, telemetry=telemetry)
         reviews = Reviews(webhook.reviewer, telemetry=telemetry, max_body_bytes=settings.max_body_bytes)
         async with serve_app(reviews.application(), settings.webhook_host, settings.webhook_port, ssl=context) as port:
             endpoint = settings.endpoint(port)
@@ -62,7 +64,7 @@ async def run(settings: Settings) -> None:
                     cluster,
                     clock,
                     names=endpoint.names,
-                    configurations=_configurations(settings, catalog, endpoint),
+                    configurations=_configurations(settings, catalog, policy, endpoint),
                     telemetry=telemetry,
                 )
             health = HealthServer(
@@ -84,7 +86,7 @@ def _catalog(path: str) -> Catalog:
     return Catalog(devices)
 
 
-def _configurations(settings: Settings, catalog: Catalog, endpoint: Endpoint) -> Configurations:
+def _configurations(settings: Settings, catalog: Catalog, policy: Policy, endpoint: Endpoint) -> Configurations:
     """The configuration objects that this installation keeps."""
     sides: list[tuple[Side, Kind[Body]]] = [("Mutating", MUTATING_WEBHOOKS)]
     if settings.validating:
@@ -100,6 +102,7 @@ def _configurations(settings: Settings, catalog: Catalog, endpoint: Endpoint) ->
                     authorities,
                     resources=catalog.managed_resources,
                     system_keys=catalog.system_pod_keys,
+                    trusted_users=policy.trusted_users,
                     failure_policy=settings.failure_policy,
                     all_pods=any(vendor.idle_env for vendor in catalog.vendors),
                 ),

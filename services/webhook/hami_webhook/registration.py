@@ -53,6 +53,7 @@ def configuration(
     *,
     resources: Sequence[str],
     system_keys: Iterable[str],
+    trusted_users: Iterable[str],
     failure_policy: str,
     all_pods: bool,
 ) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def configuration(
         authorities: the caBundle, as PEM.
         resources: names of our resources.
         system_keys: annotations that only our services write.
+        trusted_users: whose writes need no judging: what they bind and record is never held up by us.
         failure_policy: ``Fail`` or ``Ignore``.
         all_pods: pods that ask for nothing of ours are to be sent too, since the device configuration changes them.
     """
@@ -88,8 +90,14 @@ def configuration(
     if mutating:
         webhook["reinvocationPolicy"] = "IfNeeded"
         webhook["objectSelector"] = {"matchExpressions": [opted_out]}
+    conditions = []
     if not (mutating and all_pods):
-        webhook["matchConditions"] = [{"name": "concerns-hami", "expression": match_expression(resources, system_keys)}]
+        conditions.append({"name": "concerns-hami", "expression": match_expression(resources, system_keys)})
+    if not mutating:
+        trusted = _cel_list(sorted(trusted_users))
+        conditions.append({"name": "not-by-hami", "expression": f"!(request.userInfo.username in {trusted})"})
+    if conditions:
+        webhook["matchConditions"] = conditions
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{kind}WebhookConfiguration",

@@ -110,6 +110,7 @@ async def a_replica(store: ObjectStore, clock: FixedClock, **options: Any) -> As
                         authorities,
                         resources=catalog.managed_resources,
                         system_keys=catalog.system_pod_keys,
+                        trusted_users=["system:serviceaccount:kube-system:hami-scheduler"],
                         failure_policy="Fail",
                         all_pods=False,
                     ),
