@@ -10,7 +10,6 @@
 #include "attach.h"
 #include "reserve.h"
 
-enum { QUIET_FD = 300 }; /* out of the way of programs that count on low descriptors */
 #define SLOT_LOCK_OFFSET (INT64_C(1) << 40)
 
 static bool region_accept(struct region *region)
@@ -25,16 +24,6 @@ static bool region_accept(struct region *region)
 	/* Another process may be between its two stores. */
 	return identity == REGION_MAGIC &&
 	       (atomic_load(&region->version) == REGION_VERSION || atomic_load(&region->version) == 0);
-}
-
-static int quiet_descriptor(int fd)
-{
-	int quiet = fcntl(fd, F_DUPFD_CLOEXEC, QUIET_FD);
-
-	if (quiet < 0)
-		return fd;
-	close(fd);
-	return quiet;
 }
 
 struct region *attach_map(const char *path, int *fd)
@@ -69,8 +58,6 @@ out:
 	if (region == NULL) {
 		close(*fd);
 		*fd = -1;
-	} else {
-		*fd = quiet_descriptor(*fd);
 	}
 	errno = error;
 	return region;
@@ -86,21 +73,34 @@ struct region *attach_map_private(void)
 	return region;
 }
 
-/* Open file description locks: a plain record lock would go when anything else in the process closes this file. */
+/* Locks of the open file, not of the process: they last while the mapping does, whatever the program does with its
+ * descriptors, and go at exec and at death. */
 static bool slot_lock(int fd, unsigned slot, int command, struct flock *lock)
 {
 	*lock = (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = SLOT_LOCK_OFFSET + slot, .l_len = 1};
 	return fcntl(fd, command, lock) == 0;
 }
 
-static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t owner, const struct process_self *self, int fd)
+static bool is_unlocked(const char *path, unsigned slot)
+{
+	int fd = path != NULL ? open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
+	struct flock lock;
+	bool unlocked;
+
+	if (fd < 0)
+		return false;
+	unlocked = slot_lock(fd, slot, F_OFD_GETLK, &lock) && lock.l_type == F_UNLCK;
+	close(fd);
+	return unlocked;
+}
+
+static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t owner, const struct process_self *self, const char *path)
 {
 	const uint64_t namespace = atomic_load(&slot->namespace);
-	struct flock lock;
 
 	if (namespace == 0 || self->namespace == 0 || namespace == self->namespace)
 		return process_is_gone(owner, atomic_load(&slot->image));
-	return fd >= 0 && slot_lock(fd, number, F_OFD_GETLK, &lock) && lock.l_type == F_UNLCK;
+	return is_unlocked(path, number);
 }
 
 /* Bring a word of a slot to zero, unless the slot has changed hands since: then somebody else has cleared it before. The
@@ -175,7 +175,7 @@ static unsigned free_slot(struct region *region, const struct process_self *self
 	return NO_SLOT;
 }
 
-unsigned attach_reap(struct region *region, const struct process_self *self, int fd)
+unsigned attach_reap(struct region *region, const struct process_self *self, const char *path)
 {
 	unsigned freed = 0;
 
@@ -183,7 +183,7 @@ unsigned attach_reap(struct region *region, const struct process_self *self, int
 		struct region_slot *slot = &region->slots[i];
 		uint64_t owner = atomic_load(&slot->owner);
 
-		if (owner == 0 || owner == self->owner || !is_gone(slot, i, owner, self, fd))
+		if (owner == 0 || owner == self->owner || !is_gone(slot, i, owner, self, path))
 			continue;
 		clear_slot(region, i, owner);
 		freed += atomic_compare_exchange_strong(&slot->owner, &owner, 0);
@@ -191,7 +191,7 @@ unsigned attach_reap(struct region *region, const struct process_self *self, int
 	return freed;
 }
 
-unsigned attach_take_slot(struct region *region, const struct process_self *self, int fd)
+unsigned attach_take_slot(struct region *region, const struct process_self *self, const char *path, int fd)
 {
 	unsigned slot = own_slot(region, self);
 	struct flock lock;
@@ -199,7 +199,7 @@ unsigned attach_take_slot(struct region *region, const struct process_self *self
 	if (slot != NO_SLOT) {
 		clear_slot(region, slot, self->owner); /* what was there before this exec has gone with it */
 	} else {
-		(void)attach_reap(region, self, fd);
+		(void)attach_reap(region, self, path);
 		slot = free_slot(region, self);
 	}
 	if (slot == NO_SLOT)

@@ -9,19 +9,19 @@
 
 enum { NO_SLOT = REGION_SLOTS };
 
-/* Map the region at `path`, creating it if need be. NULL, with errno, when it cannot be used. The descriptor is closed,
- * but for the lock described at attach_take_slot. */
+/* Map the region at `path`, creating it if need be. NULL, with errno, when it cannot be used. `*fd` is for the caller to
+ * close, once it has a slot. */
 struct region *attach_map(const char *path, int *fd);
 
 /* A region of this process's own: limits hold within the process, others are not seen. */
 struct region *attach_map_private(void);
 
 /* Take a slot for `self`: its own from before an exec, a free one, or one of the dead. NO_SLOT when there is none.
- * With `fd` >= 0 the slot's byte of the file is locked too, which is how a process in another pid namespace is told
- * from a dead one. */
-unsigned attach_take_slot(struct region *region, const struct process_self *self, int fd);
+ * The slot's byte of the file is locked through `fd` (if it is not -1), for as long as the mapping lives: that is how a
+ * process in another pid namespace is told from a dead one. */
+unsigned attach_take_slot(struct region *region, const struct process_self *self, const char *path, int fd);
 
-/* Free the slots of dead processes; returns how many. `fd` as above, or -1. */
-unsigned attach_reap(struct region *region, const struct process_self *self, int fd);
+/* Free the slots of dead processes; returns how many. `path` NULL: a private region. */
+unsigned attach_reap(struct region *region, const struct process_self *self, const char *path);
 
 #endif

@@ -50,7 +50,7 @@ bool charge_take(struct shim *shim, int row, uint64_t bytes)
 		return true;
 	/* Before it is refused: pools may have shrunk, and processes died. */
 	pool_resample(shim);
-	(void)attach_reap(shim->region, &shim->self, shim->region_fd);
+	shim_reap(shim);
 	if (take(shim, row, bytes))
 		return true;
 	atomic_fetch_add(&shim->region->devices[row].refused, 1);

@@ -131,7 +131,7 @@ _Static_assert(offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) == offsetof(nvmlPro
 		if (row < 0)                                                                                           \
 			return nvml.symbol(device, count, infos);                                                      \
 		if (ours) {                                                                                            \
-			(void)attach_reap(shim->region, &shim->self, shim->region_fd);                                 \
+			shim_reap(shim);\
 			return list_processes(shim, row, count, infos, sizeof(*infos));                                \
 		}                                                                                                      \
 		*count = 0;                                                                                            \

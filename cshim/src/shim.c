@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "limits.h"
 #include "log.h"
@@ -66,25 +67,32 @@ static bool is_whole(const struct grant *grant)
 static enum shim_state attach_now(struct shim *shim)
 {
 	const char *path;
+	int fd = -1;
 
 	if (!limits_read(shim) || is_whole(shim->grant))
 		return SHIM_INERT;
 	path = limits_region_path(shim);
 	shim->self = process_self();
-	shim->region = attach_map(path, &shim->region_fd);
+	if (strlen(path) >= sizeof(shim->region_path))
+		errno = ENAMETOOLONG;
+	else
+		shim->region = attach_map(path, &fd);
 	if (shim->region == NULL) {
 		log_line(LOG_ERROR,
 			"the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
 			"directory mounted and writable?",
 			path, strerror(errno));
-		shim->region_fd = -1;
 		shim->region = attach_map_private();
 		if (shim->region == NULL)
 			log_stop("no memory for a private region");
+	} else {
+		strcpy(shim->region_path, path);
 	}
-	shim->slot = attach_take_slot(shim->region, &shim->self, shim->region_fd);
+	shim->slot = attach_take_slot(shim->region, &shim->self, path, fd);
 	if (shim->slot == NO_SLOT)
 		log_stop("all %u places of the region %s are taken by live processes", REGION_SLOTS, path);
+	if (fd >= 0)
+		close(fd);
 	shim->single_row = shim->grant->device_count == 1 && !shim->from_environment ? 0 : ROW_NONE;
 	publish_limits(shim);
 	return SHIM_ATTACHED;

@@ -85,7 +85,7 @@ struct shim {
 	struct process_self self;
 	struct grant *grant; /* the file, read-only, or a private page filled from the environment */
 	struct region *region;
-	int region_fd;
+	char region_path[256]; /* empty: a private region */
 	unsigned slot;
 
 	int device_count;
@@ -145,6 +145,12 @@ static inline struct shim *shim_get(void)
 			return NULL;
 	}
 	return shim_attach();
+}
+
+/* Free what dead processes of the container held. */
+static inline void shim_reap(struct shim *shim)
+{
+	(void)attach_reap(shim->region, &shim->self, shim->region_path[0] != '\0' ? shim->region_path : NULL);
 }
 
 /* The row of a device, of the current context, of NVML's device. ROW_NONE where nothing is to be counted. */

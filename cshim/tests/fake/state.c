@@ -110,8 +110,10 @@ static struct fake_state *map_state(const char *config)
 		fail("the state cannot be mapped", path != NULL ? path : "anonymous");
 	if (atomic_load(&state->ready) == 0)
 		initialise(state, config);
-	if (fd >= 0)
+	if (fd >= 0) {
+		flock(fd, LOCK_UN); /* the mapping keeps the file open, and with it the lock */
 		close(fd);
+	}
 	return state;
 }
 
