@@ -8,6 +8,7 @@ import yaml
 
 from hami_rig.apiserver.calls import Call
 from hami_rig.apiserver.defaults import defaulted
+from hami_rig.apiserver.protobuf import CONTENT_TYPE, from_protobuf
 from hami_rig.apiserver.schema import decoded, root_type, type_named
 from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_objects import Object
@@ -26,14 +27,16 @@ def document(call: Call) -> Any:
     Raises:
         ApiError: 400 if it cannot be parsed, 415 if it is in a format that is not read here.
     """
-    accepted = _PATCHES if call.verb == "patch" else (*_JSON, "application/yaml")
+    accepted = _PATCHES if call.verb == "patch" else (*_JSON, "application/yaml", CONTENT_TYPE)
     if call.content_type not in accepted:
         raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
+        if call.content_type == CONTENT_TYPE:
+            return from_protobuf(call.body)
         if call.content_type in (APPLY, "application/yaml") and not call.body.lstrip().startswith(b"{"):
             return yaml.safe_load(call.body)
         return msgspec.json.decode(call.body)
-    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, RecursionError) as garbled:
+    except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as garbled:
         kind = call.target.served.resource.kind
         raise ApiError.bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {garbled}"

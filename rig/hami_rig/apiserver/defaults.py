@@ -4,6 +4,7 @@ Only what this project's parts and a reader of ``kubectl get -o yaml`` rely on: 
 server stores, and webhook configurations. Invariant: defaulting twice is defaulting once.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -124,7 +125,10 @@ def _priority_class(body: Object) -> Object:
 
 
 def _secret(body: Object) -> Object:
-    return {"type": "Opaque", **body}
+    plain = {key: base64.b64encode(value.encode()).decode() for key, value in (body.get("stringData") or {}).items()}
+    data = {**(body.get("data") or {}), **plain}
+    kept = {key: value for key, value in body.items() if key != "stringData"}
+    return {**kept, "type": body.get("type") or "Opaque", **({"data": data} if data else {})}
 
 
 def _service(body: Object) -> Object:

@@ -25,6 +25,9 @@ _VERSION = {
     "compiler": "",
     "platform": "",
 }
+OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+OPENAPI_V2 = b"\x0a\x032.0"
+"""An OpenAPI 2 document without definitions, in protobuf: field 1 is the version. What it does not describe, kubectl does not check."""
 _WRITE_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
 
 

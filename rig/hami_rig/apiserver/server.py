@@ -255,6 +255,8 @@ def _described(request: web.Request) -> web.StreamResponse:
         return _json(
             200, discovery.aggregated(request.path.startswith("/api/") or request.path == "/api"), {"Content-Type": _AGGREGATED_TYPE}
         )
+    if request.path == "/openapi/v2":  # kubectl wants it before it takes a List apart, and reads nothing but protobuf
+        return web.Response(body=discovery.OPENAPI_V2, headers={"Content-Type": discovery.OPENAPI_V2_TYPE})
     described = discovery.described(request.path)
     if described is not None:
         return _raw(200, described, ())
