@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -39,14 +38,6 @@ CARD_MIB = 32768
 SETTLE_SECONDS = 30.0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here drives processes, on one loop."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
-            item.add_marker(pytest.mark.asyncio(loop_scope="session"))
-
-
 class World:
     """A running rig as tests use it."""
 
@@ -66,12 +57,17 @@ class World:
 
     async def apply_again(self, *manifests: dict[str, Any]) -> None:
         """Apply as a user does who tries again while the webhook is away."""
-        async with asyncio.timeout(SETTLE_SECONDS):
-            while True:
-                try:
-                    return await self.apply(*manifests)
-                except KubectlFailed:
-                    await asyncio.sleep(0.2)
+        refusal = ""
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while True:
+                    try:
+                        return await self.apply(*manifests)
+                    except KubectlFailed as exc:
+                        refusal = str(exc)
+                        await asyncio.sleep(0.2)
+        except TimeoutError:
+            pytest.fail(f"still refused after {SETTLE_SECONDS} s: {refusal}")
 
     async def pods(self) -> list[Pod]:
         """All pods there are."""

@@ -6,10 +6,14 @@ import asyncio
 import random
 from collections import Counter
 
+import pytest
+
 from hami_protocol import assignment, events
 from hami_protocol.kubernetes import Pod
 from hami_rig.service_settings import agent_process
 from tests.e2e.conftest import CARD_MIB, SETTLE_SECONDS, World, a_pod, eventually, of_pod, runs, waits
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 

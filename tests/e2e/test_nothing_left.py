@@ -14,6 +14,8 @@ import pytest
 from hami_rig.kubectl import kubectl
 from tests.e2e.conftest import World, eventually
 
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+
 ONE_NODE = "nodes: [{name: alone, devices: {count: 1, device: {memory_mib: 8192, model: NVIDIA A10}}}]"
 GONE_SECONDS = 15.0
 

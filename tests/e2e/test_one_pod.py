@@ -11,6 +11,8 @@ from hami_protocol import assignment, events, keys
 from hami_rig.kubectl import KubectlFailed
 from tests.e2e.conftest import CARD_MIB, World, a_pod, eventually, of_pod, runs, waits
 
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 
