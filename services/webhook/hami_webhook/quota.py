@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from hami_devices.accounting import charges_of
@@ -22,7 +23,7 @@ from hami_devices.model import PodRequest
 from hami_protocol import quantities
 from hami_protocol.devices import ContainerKind
 from hami_protocol.errors import ProtocolError, QuantityError
-from hami_protocol.kubernetes import Pod, ResourceQuota
+from hami_protocol.kubernetes import Pod, Quantity, ResourceQuota
 from hami_protocol.pods import is_terminal
 
 _PREFIXES: Final = ("limits.", "requests.")
@@ -73,10 +74,7 @@ class QuotaBook:
                 name = quota.metadata.name
                 field = f"resourcequota {name}: spec.hard[{key}]"
                 try:
-                    if resource in self._memory_units:
-                        amount = quantities.parse_memory_mib(value, field=field, unit_mib=self._memory_units[resource])
-                    else:
-                        amount = quantities.parse_count(value, field=field)
+                    amount = _limit(value, field, unit_mib=self._memory_units.get(resource))
                     yield _Limit(quota=name, key=key, resource=resource, amount=amount)
                 except QuantityError as exc:
                     yield _Limit(quota=name, key=key, resource=resource, amount=0, problem=str(exc))
@@ -153,6 +151,20 @@ class QuotaBook:
             return None
         unit = " MiB" if limit.resource in self._memory_units else ""
         return f"{limit.quota}, {limit.key}: asks {more}{unit}, {used}{unit} of {limit.amount}{unit} are used"
+
+
+def _limit(value: Quantity, field: str, *, unit_mib: int | None) -> int:
+    """The amount that a quota allows: of memory in MiB, else in the resource's own unit. As large as it likes, unlike what one pod may ask.
+
+    Raises:
+        QuantityError: fractional, negative, or no quantity.
+    """
+    number = quantities.exact(value, field=field)
+    if unit_mib is not None and str(value).endswith("i"):  # a binary suffix names bytes
+        number, unit_mib = Fraction(number // quantities.MIB), 1
+    if number < 0 or number.denominator != 1:
+        raise QuantityError(field, value, "a whole number, not negative")
+    return int(number) * (unit_mib or 1)
 
 
 def effective(catalog: Catalog, request: PodRequest) -> tuple[Amounts, Amounts]:

@@ -145,6 +145,11 @@ def test_both_prefixes_and_suffixes_are_read(hard: dict[str, str]) -> None:
     assert not desk_with(**hard).mutate(a_pod(a_container(gpu="1", mem="16385"))).allowed
 
 
+@pytest.mark.parametrize("hard", [{"limits_mem": "100G"}, {"limits_mem": "4Ei"}, {"limits_mem": 10**15}])
+def test_a_quota_may_be_larger_than_any_pod(hard: dict[str, Any]) -> None:
+    assert desk_with(**hard).mutate(a_pod(a_container(gpu="1", mem="2147483647"))).allowed
+
+
 def test_of_several_quotas_the_strictest_decides_and_removing_one_leaves_the_others() -> None:
     desk = Desk()
     strict, loose = a_quota("strict", limits_mem="500"), a_quota("loose", limits_mem="5000")
