@@ -26,6 +26,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 _PROPAGATOR = TraceContextTextMapPropagator()
 _SCOPE = "hami"
 _SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_EXPORT_SECONDS = 2.0
+"""A collector that is away must not hold up a process that stops."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Attributes = Mapping[str, str | int | float | bool]
@@ -48,8 +50,8 @@ class Telemetry:
         self._tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
         if otlp_endpoint:
             endpoint = otlp_endpoint.rstrip("/")
-            readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{endpoint}/v1/metrics")))
-            self._tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces")))
+            readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{endpoint}/v1/metrics", timeout=_EXPORT_SECONDS)))
+            self._tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=_EXPORT_SECONDS)))
         self._measuring = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         self.tracer: Tracer = self._tracing.get_tracer(_SCOPE)
         self.meter: Meter = self._measuring.get_meter(_SCOPE)
@@ -92,7 +94,7 @@ class Telemetry:
     def close(self) -> None:
         """Send what has not been sent and stop."""
         self._tracing.shutdown()
-        self._measuring.shutdown()
+        self._measuring.shutdown(timeout_millis=1000 * _EXPORT_SECONDS)
 
 
 class _Off(Telemetry):

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 REQUEST_SECONDS = 10.0
 _LIST_SECONDS = 120.0
+_EVICTION_SECONDS = 30.0
+"""The API server itself tries an eviction that is in conflict for ten seconds."""
 _PAGE_OBJECTS = 1000
 _WATCH_SECONDS = (240, 480)
 """The server ends a watch after a time between these, so that not all end at once."""
@@ -156,7 +158,7 @@ class HttpCluster:
     async def evict(self, pod: PodRef) -> None:
         """Evict a pod. A budget that forbids it is the caller's to wait for, not ours."""
         path = _path(PODS, pod.namespace, pod.name, "eviction")
-        await self._call("evict", PODS, "POST", path, {}, eviction(pod), writing=True, wait_when_throttled=False)
+        await self._call("evict", PODS, "POST", path, {}, eviction(pod), writing=True, seconds=_EVICTION_SECONDS, wait_when_throttled=False)
 
     # How
 
