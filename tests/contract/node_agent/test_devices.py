@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_devices_are_reported_every_30_seconds_with_one_generation_while_nothing
         task.cancel()
         assert len(reports.seen) == 4
         times = [time for time, _ in reports.seen]
-        assert [round(later - earlier) for earlier, later in zip(times, times[1:], strict=False)] == [30, 30, 30]
+        assert [round(later - earlier) for earlier, later in pairwise(times)] == [30, 30, 30]
         first = reports.seen[0][1]
         assert {event.generation for _, event in reports.seen} == {1}
         assert [device.uuid for device in first.devices] == ["GPU-a", "GPU-b"]
