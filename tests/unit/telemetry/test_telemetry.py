@@ -1,13 +1,16 @@
+import asyncio
 import io
 import json
 import logging
 
 import pytest
 import structlog
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_runtime import logs
+from hami_runtime.http import serve_app
 from hami_runtime.telemetry import OFF, Telemetry, current_traceparent, valid_traceparent
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -69,6 +72,26 @@ def test_any_text_may_be_offered_as_a_trace(text: str) -> None:
 )
 def test_a_trace_context_is_recognised(text: str, valid: bool) -> None:
     assert valid_traceparent(text) is valid
+
+
+async def test_a_collector_gets_traces_and_metrics_by_the_end() -> None:
+    received: dict[str, bytes] = {}
+
+    async def collect(request: web.Request) -> web.Response:
+        received[request.path] = await request.read()
+        return web.Response(content_type="application/x-protobuf")
+
+    app = web.Application()
+    app.router.add_post("/v1/{what}", collect)
+    async with serve_app(app) as port:
+        telemetry = Telemetry("scheduler", f"http://127.0.0.1:{port}/")
+        telemetry.counter("hami_pods_placed", "pods placed").add(1)
+        with telemetry.span("filter"):
+            pass
+        await asyncio.to_thread(telemetry.close)
+    assert b"hami-scheduler" in received["/v1/traces"]
+    assert b"filter" in received["/v1/traces"]
+    assert b"hami_pods_placed" in received["/v1/metrics"]
 
 
 @pytest.fixture
