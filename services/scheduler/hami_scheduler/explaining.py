@@ -11,7 +11,6 @@ from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 from hami_scheduler.picture import Picture
-from hami_scheduler.placement import NodeVerdict
 from hami_scheduler.verdicts import Verdict
 
 
@@ -21,6 +20,32 @@ class Holding(Struct, frozen=True, kw_only=True, rename="camel"):
     node: str
     phase: str
     assignments: tuple[VendorAssignment, ...]
+
+
+class CardAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One card, seen by the container that did not fit (or by the first one, where all did)."""
+
+    uuid: str
+    type: str
+    reason: str
+    """Empty where it would do."""
+    free_shares: int
+    free_memory_mib: int
+    free_cores: int
+
+
+class NodeAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One node, judged now."""
+
+    node: str
+    fits: bool
+    score: float
+    reason: str = ""
+    detail: str = ""
+    """Figures: asked, has, nearest fit, and what would fit."""
+    unresolvable: bool = False
+    """No release of other pods would help."""
+    devices: tuple[CardAnswer, ...] = ()
 
 
 class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -39,7 +64,7 @@ class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
     """The last thing that filter said of it."""
     reasons: dict[str, int] = {}
     """Short reason to number of nodes, judged now; empty for a bound pod."""
-    nodes: tuple[NodeVerdict, ...] = ()
+    nodes: tuple[NodeAnswer, ...] = ()
     """The best or the nearest nodes, judged now; empty for a bound pod."""
 
 
@@ -67,4 +92,9 @@ def explain(pod: Pod, picture: Picture) -> Explanation:
     if not request.asks:
         return msgspec.structs.replace(common, summary="it asks for no device")
     judged = picture.state.explain(request, uid=ref.uid)
-    return msgspec.structs.replace(common, summary=judged.summary, reasons=dict(judged.reasons), nodes=judged.nodes)
+    return msgspec.structs.replace(
+        common,
+        summary=judged.summary,
+        reasons=dict(judged.reasons),
+        nodes=msgspec.convert(judged.nodes, tuple[NodeAnswer, ...], from_attributes=True),
+    )

@@ -24,7 +24,7 @@ from hami_runtime.kube import http as kube
 from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.telemetry import Telemetry
-from hami_scheduler import extender, questions
+from hami_scheduler import collector, extender, questions
 from hami_scheduler.access import PodReaders, let_all_in
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.service import Options, Scheduler
@@ -55,7 +55,9 @@ async def run(settings: Settings) -> None:
     server_tls, client_tls = extender_tls(settings)
     async with AsyncExitStack() as stack:
         stack.callback(telemetry.close)
-        cluster = await stack.enter_async_context(kube.connect(settings.kubeconfig or None, settings.kube_context or None))
+        cluster = await stack.enter_async_context(
+            kube.connect(settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-scheduler", telemetry=telemetry)
+        )
         credentials, tls = Credentials.of(settings), tls_context(settings)
         bus = await stack.enter_async_context(
             jetstream.connect(settings.nats_url, name="hami-scheduler", credentials=credentials, tls=tls, telemetry=telemetry)
@@ -99,7 +101,12 @@ async def run(settings: Settings) -> None:
         ports["health"] = (await stack.enter_async_context(health)).port
         lifecycle.announce(settings.ready_file, ports)
         log.info("scheduler listens", **ports)
-        await lifecycle.serve(*scheduler.loops, partial(questions.answer_on_bus, scheduler, bus), grace_seconds=settings.grace_seconds)
+        await lifecycle.serve(
+            *scheduler.loops,
+            partial(questions.answer_on_bus, scheduler, bus),
+            partial(collector.keep_calm, scheduler),
+            grace_seconds=settings.grace_seconds,
+        )
 
 
 def load_catalog(settings: Settings) -> Catalog:

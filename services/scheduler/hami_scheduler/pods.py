@@ -126,8 +126,10 @@ class PodLedger:
         return PodChange()
 
     def _record(self, pod: Pod) -> tuple[str, ...]:
+        """The texts of the pod's record, one per key; nothing where it has none. They are the annotations' own, not copies."""
         annotations = pod.metadata.annotations
-        return tuple(f"{key}={annotations[key]}" for key in self._record_keys if annotations.get(key))
+        texts = tuple(annotations.get(key, "") for key in self._record_keys)
+        return texts if any(texts) else ()
 
     def _charge(self, pod: Pod, node: str, assignments: tuple[VendorAssignment, ...], record: tuple[str, ...], *, shrunk: bool) -> None:
         self._foreign.discard(pod.metadata.uid)

@@ -36,6 +36,7 @@ from hami_scheduler.metrics import CardCollector, Metrics
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Phase, Placement, Refusal
+from hami_scheduler.placement.filter import priorities
 from hami_scheduler.reservations import Reservation
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.tending import Tending
@@ -45,11 +46,7 @@ from hami_scheduler.wire import ExtenderArgs, FilterAnswer, HostPriority, MetaVi
 log = structlog.get_logger()
 
 COMPONENT = "hami-scheduler"
-HIGHEST_SCORE = 10
 REMEMBERED_RANKINGS = 256
-
-Ranking = tuple[tuple[str, float], ...]
-"""Nodes that fit with their scores, best first."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -140,7 +137,7 @@ class Scheduler:
             metrics=self.metrics,
         )
         self._binding: dict[str, asyncio.Future[str]] = {}
-        self._rankings: dict[str, Ranking] = {}
+        self._rankings: dict[str, dict[str, int]] = {}
         self._last_attempt = 0
 
     # Whether it decides
@@ -217,8 +214,9 @@ class Scheduler:
         names = args.node_names
         if pod is None or names is None or self.obstacle() is not None:
             return []
-        ranking = self._rankings.get(pod.metadata.uid)
-        scores = scaled(self._judged(pod, names) if ranking is None else ranking)
+        scores = self._rankings.get(pod.metadata.uid)
+        if scores is None:
+            scores = self._judged(pod, names)
         return [HostPriority(host=name, score=scores.get(name, 0)) for name in names]
 
     async def bind(self, pod: PodRef, node: str) -> str:
@@ -276,7 +274,7 @@ class Scheduler:
         found = picture.state.judge(request, names, uid=uid, ranked=self._options.placement is PlacementMode.RANKED)
         if isinstance(found, Refusal):
             return self._refuse(ref, request, found, len(names))
-        return self._place(ref, found, len(names))
+        return self._place(ref, request, found, len(names))
 
     def _refuse(self, ref: PodRef, request: PodRequest, refusal: Refusal, node_count: int) -> FilterAnswer:
         picture = self.picture
@@ -286,14 +284,14 @@ class Scheduler:
         self.metrics.verdicts.add(1, {"verdict": "refused"})
         return FilterAnswer(failed=refusal.failed, unresolvable=refusal.unresolvable)
 
-    def _place(self, ref: PodRef, placement: Placement, node_count: int) -> FilterAnswer:
+    def _place(self, ref: PodRef, request: PodRequest, placement: Placement, node_count: int) -> FilterAnswer:
         picture = self.picture
         picture.waking.forget(ref.uid)
         picture.verdicts.placed(ref, placement, node_count=node_count)
         self.metrics.verdicts.add(1, {"verdict": "placed"})
         if self._options.placement is PlacementMode.RANKED:
             self._rankings.pop(ref.uid, None)
-            self._rankings[ref.uid] = placement.fitting
+            self._rankings[ref.uid] = priorities(placement.fitting, request.node_policy)
             if len(self._rankings) > REMEMBERED_RANKINGS:
                 del self._rankings[next(iter(self._rankings))]
             names = [name for name, _ in placement.fitting]
@@ -383,20 +381,12 @@ class Scheduler:
     def _pod_named(self, namespace: str, name: str) -> Pod | None:
         return self.pods.get(name, namespace)
 
-    def _judged(self, pod: Pod, names: list[str]) -> Ranking:
+    def _judged(self, pod: Pod, names: list[str]) -> dict[str, int]:
         try:
             request = self._catalog.read_pod(pod)
         except RequestError:
-            return ()
-        found = self.picture.state.judge(request, names, uid=pod.metadata.uid, ranked=True) if request.asks else None
-        return found.fitting if isinstance(found, Placement) else ()
-
-
-def scaled(ranking: Ranking) -> dict[str, int]:
-    """By node, 0 to 10: the first of ``ranking`` is the best and gets 10, whether high scores are better or low ones; equal scores stay equal."""
-    if not ranking:
-        return {}
-    best, worst = ranking[0][1], ranking[-1][1]
-    if best == worst:
-        return {name: HIGHEST_SCORE for name, _ in ranking}
-    return {name: round((score - worst) / (best - worst) * HIGHEST_SCORE) for name, score in ranking}
+            return {}
+        if not request.asks:
+            return {}
+        found = self.picture.state.judge(request, names, uid=pod.metadata.uid, ranked=True)
+        return priorities(found.fitting, request.node_policy) if isinstance(found, Placement) else {}
