@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from hami_devices.model import ContainerRequest, DeviceRequest, DeviceState, PodRequest
 from hami_protocol.devices import ContainerKind, PodRef, RegisteredDevice
 from hami_protocol.kubernetes import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
@@ -16,6 +18,17 @@ CORES = "nvidia.com/gpucores"
 PRIORITY = "nvidia.com/priority"
 
 SHORT_NAMES = {"gpu": COUNT, "mem": MEMORY, "percent": PERCENT, "cores": CORES, "priority": PRIORITY}
+
+
+def example(name: str, *values: object, departs: str = "") -> Any:
+    """A worked example of a fact sheet as a parameter set: ``scheduler 24.1 #3`` by its row, ``vendors 2 L396`` by its line.
+
+    ``departs`` says why our result differs from the sheet's.
+    """
+    marks = [pytest.mark.example(name)]
+    if departs:
+        marks.append(pytest.mark.departs(departs))
+    return pytest.param(*values, id=name, marks=marks)
 
 
 def a_device(uuid: str = "GPU-A", **fields: Any) -> RegisteredDevice:
