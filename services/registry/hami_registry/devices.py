@@ -15,7 +15,8 @@ from hami_protocol.errors import EventError, QuantityError
 from hami_protocol.events import DevicesReported, LivenessChanged
 from hami_protocol.kubernetes import Node
 from hami_registry import records
-from hami_registry.rules import Command, NodeSeen, Outcome, PatchNode, Publish, PurgeNode, RaiseAlarm, Rules
+from hami_registry.commands import Command, Outcome, PatchNode, Publish, PurgeNode, RaiseAlarm
+from hami_registry.rules import NodeSeen, Rules
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, Cluster, ClusterError, NotFound

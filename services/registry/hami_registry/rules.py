@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from hami_devices.vendor import Vendor
@@ -29,6 +28,7 @@ from hami_protocol.devices import RegisteredDevice
 from hami_protocol.errors import RecordError
 from hami_protocol.events import DevicesReported, LivenessChanged
 from hami_registry import records
+from hami_registry.commands import Command, Key, Outcome, PatchNode, Publish, PurgeNode, RaiseAlarm, Word
 from hami_registry.timetable import Budget, Timetable
 
 UNAVAILABLE_SECONDS: Final = 60.0
@@ -43,68 +43,6 @@ _RETRY_SECONDS: Final = 1.0
 _RETRY_MAX_SECONDS: Final = 30.0
 _BUS: Final = "bus"
 _RECORD: Final = "record"
-
-
-class Key(NamedTuple):
-    """Which entry."""
-
-    node: str
-    device_type: str
-
-
-class Word(StrEnum):
-    """Which handshake is due."""
-
-    REPORTED = "Reported"
-    REQUESTING = "Requesting"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PatchNode:
-    """Merge these annotations into the node; None removes one."""
-
-    key: Key
-    annotations: dict[str, str | None]
-    word: Word | None = None
-    """Which handshake this is; None for the record of devices."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Publish:
-    """Say this on the bus."""
-
-    key: Key
-    event: DevicesReported | LivenessChanged
-    event_id: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PurgeNode:
-    """The node is gone: remove what the bus keeps of it."""
-
-    node: str
-    device_types: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RaiseAlarm:
-    """Tell the operators, by an event on the node."""
-
-    node: str
-    reason: str
-    message: str
-
-
-Command = PatchNode | Publish | PurgeNode | RaiseAlarm
-
-
-class Outcome(StrEnum):
-    """How carrying out a command went."""
-
-    DONE = "done"
-    RETRY = "retry"
-    GONE = "gone"
-    """There is no such node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,6 +67,11 @@ class QuotaBook:
         else:
             self._limits[namespace].pop(name, None)
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether any quota limits a resource of ours, so that use is worth following."""
+        return any(self._limits.values())
+
     def _read_limits(self, quota: ResourceQuota) -> Iterable[_Limit]:
         for key, value in (quota.spec.hard or {}).items():
             resource = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), "")

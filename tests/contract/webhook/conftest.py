@@ -122,8 +122,7 @@ async def a_replica(store: ObjectStore, clock: FixedClock, **options: Any) -> As
         keeper = CertificateKeeper(context, secret, cluster, clock, names=endpoint.names, configurations=configurations)
         following = asyncio.create_task(webhook.run(stop))
         await keeper.refresh()
-        for informer in (webhook._pods, webhook._quotas):
-            await informer.synced.wait()
+        await webhook._quotas.synced.wait()
         try:
             yield Served(endpoint.url, keeper, context, cluster)
         finally:

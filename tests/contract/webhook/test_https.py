@@ -85,11 +85,18 @@ async def test_quotas_and_pods_are_followed(served: Served, store: ObjectStore) 
     bound["spec"]["nodeName"] = "n1"
     store.create(PODS, bound, "default")
     async with served.trusting() as session:
-        for _ in range(50):
+        for _ in range(100):
             _, body = await served.post(session, a_review(a_pod(gpu="1", gpumem="1000")))
             if not answer(body)["allowed"]:
                 break
         assert "asks 1000 MiB, 1500 MiB of 2000 MiB are used" in answer(body)["status"]["message"]
+
+
+async def test_pods_are_not_even_listed_where_no_quota_is_about_us(served: Served, store: ObjectStore) -> None:
+    store.create(RESOURCE_QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": {"limits.cpu": "10"}}}, "default")
+    async with served.trusting() as session:
+        await served.post(session, a_review(a_pod(gpu="1")))
+    assert served.cluster.calls["list", "pods"] == 0
 
 
 async def test_a_body_over_the_limit_is_refused_whether_its_length_is_said_or_not(served: Served) -> None:

@@ -12,7 +12,8 @@ from hami_devices.catalog import Catalog
 from hami_protocol import keys
 from hami_protocol.devices import RegisteredDevice
 from hami_protocol.events import DevicesReported, LivenessChanged
-from hami_registry.rules import Command, Key, NodeSeen, Outcome, PatchNode, Publish, Rules
+from hami_registry.commands import Command, Key, Outcome, PatchNode, Publish
+from hami_registry.rules import NodeSeen, Rules
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

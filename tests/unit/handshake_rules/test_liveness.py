@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
 from hami_protocol.events import DevicesReported, LivenessChanged
-from hami_registry.rules import Key, Outcome, Publish, PurgeNode, Rules
+from hami_registry.commands import Key, Outcome, Publish, PurgeNode
+from hami_registry.rules import Rules
 
 from .conftest import START, Driver, a_report
 

@@ -9,7 +9,8 @@ import pytest
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
-from hami_registry.rules import Outcome, PatchNode, Rules
+from hami_registry.commands import Outcome, PatchNode
+from hami_registry.rules import Rules
 from hami_registry.timetable import Budget
 
 from .conftest import START, Driver, a_report, register_text
