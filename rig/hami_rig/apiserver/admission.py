@@ -35,6 +35,7 @@ from hami_runtime.kube.store_resources import (
 __all__ = ["Admission"]
 
 _LONGEST_ANSWER_BYTES = 8 * 1024 * 1024
+_LONGEST_REASON_BYTES = 1024
 
 
 class Admission:
@@ -129,11 +130,13 @@ class Admission:
                 timeout=aiohttp.ClientTimeout(total=seconds),
                 headers={"Content-Type": "application/json", "Accept": "application/json, */*"},
             ) as response:
-                if not 200 <= response.status < 300:
-                    raise WebhookFailed(
-                        'failed to call webhook: an error on the server ("unknown") has prevented the request from succeeding'
-                    )
                 body = await response.read()
+                if not 200 <= response.status < 300:
+                    said = (
+                        body[:_LONGEST_REASON_BYTES].decode(errors="replace").strip() if response.content_type.startswith("text/") else ""
+                    )
+                    cause = f'an error on the server ("{said or "unknown"}") has prevented the request from succeeding'
+                    raise WebhookFailed(f"failed to call webhook: {cause}")
         except TimeoutError as late:
             raise WebhookFailed(f'failed to call webhook: Post "{target}": context deadline exceeded') from late
         except (aiohttp.ClientError, OSError, ValueError) as unreachable:

@@ -58,6 +58,7 @@ class ApiServer:
         self._port = self._settings.port
         self._runner: web.AppRunner | None = None
         self._site: web.BaseSite | None = None
+        self._tasks = asyncio.TaskGroup()
         self._outage: asyncio.Task[None] | None = None
         for name, value in _SYSTEM_PRIORITIES.items():
             self.store.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"})
@@ -83,6 +84,7 @@ class ApiServer:
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_SECONDS)
         await self._runner.setup()
         await self._listen()
+        await self._tasks.__aenter__()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -93,6 +95,7 @@ class ApiServer:
         if self._runner is not None:
             await self._runner.cleanup()
         await self._admission.close()
+        await self._tasks.__aexit__(kind, error, trace)
 
     async def _listen(self) -> None:
         if self._runner is None:
@@ -233,7 +236,7 @@ class ApiServer:
                 response = _json(200, {})
                 await response.prepare(request)
                 await response.write_eof()
-                self._outage = asyncio.create_task(self.be_down(outage.seconds))
+                self._outage = self._tasks.create_task(self.be_down(outage.seconds))
                 return response
             case _:
                 return web.Response(status=404, text="404 page not found\n")
