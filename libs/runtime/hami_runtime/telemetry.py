@@ -31,6 +31,8 @@ _EXPORT_SECONDS = 2.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Attributes = Mapping[str, str | int | float | bool]
+Observed = float | Iterable[tuple[float, Attributes]]
+Observe = Callable[[], Observed]
 
 
 class Telemetry:
@@ -46,12 +48,15 @@ class Telemetry:
         """Measure ``service``; send traces and metrics to ``otlp_endpoint`` (OTLP over HTTP) where one is given."""
         resource = Resource.create({"service.name": f"hami-{service}", "service.namespace": "hami"})
         self.registry = CollectorRegistry()
+        self._observers: dict[str, list[Observe]] = {}
         readers: list[MetricReader] = [PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=self.registry)]
         self._tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
         if otlp_endpoint:
             endpoint = otlp_endpoint.rstrip("/")
             readers.append(PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{endpoint}/v1/metrics", timeout=_EXPORT_SECONDS)))
-            self._tracing.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=_EXPORT_SECONDS)))
+            self._tracing.add_span_processor(
+                BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=_EXPORT_SECONDS))
+            )
         self._measuring = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         self.tracer: Tracer = self._tracing.get_tracer(_SCOPE)
         self.meter: Meter = self._measuring.get_meter(_SCOPE)
@@ -69,14 +74,15 @@ class Telemetry:
         """A histogram, of seconds by default; the name says the unit."""
         return self.meter.create_histogram(name, description=description, explicit_bucket_boundaries_advisory=tuple(buckets))
 
-    def gauge(self, name: str, description: str, observe: Callable[[], float | Iterable[tuple[float, Attributes]]]) -> None:
-        """A value that is asked for when somebody looks: one number, or one for each set of labels."""
+    def gauge(self, name: str, description: str, observe: Observe) -> None:
+        """A value that is asked for when somebody looks: one number, or one for each set of labels. Several may share a name, by labels."""
+        observers = self._observers.setdefault(name, [])
+        observers.append(observe)
+        if len(observers) > 1:  # OpenTelemetry would not ask a second one
+            return
 
         def observations(_options: CallbackOptions) -> Iterable[Observation]:
-            found = observe()
-            if isinstance(found, int | float):
-                return [Observation(found)]
-            return [Observation(value, dict(labels)) for value, labels in found]
+            return [each for observer in observers for each in _observed(observer())]
 
         self.meter.create_observable_gauge(name, [observations], description=description)
 
@@ -109,6 +115,9 @@ class _Off(Telemetry):
     def measures(self) -> bool:
         return False
 
+    def gauge(self, name: str, description: str, observe: Observe) -> None:
+        pass
+
     @contextmanager
     def span(self, name: str, traceparent: str | None = None, **attributes: str | float | bool) -> Iterator[Span]:
         yield trace.INVALID_SPAN
@@ -119,6 +128,12 @@ class _Off(Telemetry):
 
 OFF: Telemetry = _Off()
 """Measures nothing."""
+
+
+def _observed(found: Observed) -> list[Observation]:
+    if isinstance(found, int | float):
+        return [Observation(found)]
+    return [Observation(value, dict(labels)) for value, labels in found]
 
 
 def current_traceparent() -> str:

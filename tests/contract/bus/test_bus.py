@@ -109,6 +109,15 @@ class BusContract:
         async with bus.consume(LOG, subjects=["log.>"], durable="d", ack_wait_seconds=0.5) as deliveries:
             assert sorted(await taken(deliveries, 2)) == ["three", "two"]
 
+    async def test_a_durable_consumer_takes_new_filters(self, bus: Bus) -> None:
+        async with bus.consume(LOG, subjects=["log.a"], durable="d") as deliveries:
+            await bus.publish(a_message("log.a", "one"))
+            assert await taken(deliveries, 1) == ["one"]
+        async with bus.consume(LOG, subjects=["log.b", "log.c"], durable="d", ack_wait_seconds=5) as deliveries:
+            await bus.publish(a_message("log.a", "two"))
+            await bus.publish(a_message("log.c", "three"))
+            assert await taken(deliveries, 1) == ["three"]
+
     async def test_readers_without_a_name_do_not_share(self, bus: Bus) -> None:
         await bus.publish(a_message("log.a", "one"))
         async with bus.consume(LOG, subjects=["log.>"]) as first, bus.consume(LOG, subjects=["log.>"]) as second:

@@ -35,6 +35,15 @@ def test_gauges_are_asked_when_somebody_looks() -> None:
     assert 'hami_fenced{node="n2"} 1.0' in text
 
 
+def test_a_gauge_may_be_shared_by_labels() -> None:
+    telemetry = Telemetry("scheduler")
+    for lease in ("one", "two"):
+        telemetry.gauge("hami_leader", "1 while this replica leads", lambda lease=lease: [(1, {"lease": lease})])
+    text = telemetry.prometheus_text().decode()
+    assert 'hami_leader{lease="one"} 1.0' in text
+    assert 'hami_leader{lease="two"} 1.0' in text
+
+
 def test_histograms_have_buckets_of_seconds() -> None:
     telemetry = Telemetry("scheduler")
     telemetry.histogram("hami_filter_seconds", "how long filter takes").record(0.0015)

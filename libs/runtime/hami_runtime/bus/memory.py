@@ -283,6 +283,7 @@ class _Stream:
         """The durable consumer of that name as it stands, or a new one."""
         self.expire(_now())
         if durable in self._durables:
+            self._durables[durable].reconcile(subjects, ack_wait_seconds, self._by_sequence.values())
             return self._durables[durable]
         consumer = _Consumer(self, subjects, acknowledges=durable is not None, ack_wait_seconds=ack_wait_seconds)
         match start:
@@ -318,9 +319,11 @@ class _Consumer:
     def __init__(self, stream: _Stream, subjects: Sequence[str], *, acknowledges: bool, ack_wait_seconds: float) -> None:
         self.changed = _Wakeups()
         self._stream = stream
+        self._subjects = tuple(subjects)
         self._wants = matcher(subjects)
         self._acknowledges = acknowledges
         self._ack_wait_seconds = ack_wait_seconds
+        self._position = 0
         self._ahead: OrderedDict[int, None] = OrderedDict()
         self._attempts: dict[int, int] = {}
         self._again_at: dict[int, float] = {}
@@ -331,6 +334,17 @@ class _Consumer:
     def waiting(self) -> int:
         """How many messages have not been delivered yet."""
         return len(self._ahead)
+
+    def reconcile(self, subjects: Sequence[str], ack_wait_seconds: float, entries: Iterable[_Entry]) -> None:
+        """Take new settings, and go on with what they choose behind the last message that was delivered."""
+        self._ack_wait_seconds = ack_wait_seconds
+        if tuple(subjects) == self._subjects:
+            return
+        self._subjects, self._wants = tuple(subjects), matcher(subjects)
+        self._ahead.clear()
+        for entry in entries:
+            if entry.sequence > self._position:
+                self.offer(entry)
 
     def offer(self, entry: _Entry) -> None:
         if self._wants(entry.message.subject):
@@ -352,6 +366,7 @@ class _Consumer:
                 return self._out(entry, now)
         while self._ahead:
             sequence, _ = self._ahead.popitem(last=False)
+            self._position = sequence
             if entry := self._stream.get(sequence):
                 return self._out(entry, now)
         return None
