@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hami_rig.kubectl import kubectl
-from tests.e2e.conftest import World, eventually
+from tests.e2e.conftest import World, a_pod, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
@@ -62,3 +62,24 @@ async def test_a_second_rig_runs_beside_the_first_and_leaves_nothing(world: Worl
     status = await process.wait()
     assert status == (0 if signum is signal.SIGINT else -signal.SIGKILL)
     await eventually(lambda: not processes_of(str(folder)) and not folder.exists(), GONE_SECONDS)
+
+
+async def run_folder(folder: Path) -> tuple[int, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_cli.main", "rig", "run", str(folder), "--timeout", "20",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+async def test_a_folder_is_run_until_each_pod_is_where_it_should_be(tmp_path: Path) -> None:
+    (tmp_path / "profile.yaml").write_text(ONE_NODE)
+    pods = [
+        a_pod("fits", mib=4096, annotations={"rig.hami.io/expect": "running"}),
+        a_pod("does-not", mib=9000, annotations={"rig.hami.io/expect": "pending"}),
+    ]
+    (tmp_path / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    status, output = await run_folder(tmp_path)
+    assert status == 0, output
+    assert output.count("yes") == 2
