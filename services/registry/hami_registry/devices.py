@@ -80,6 +80,7 @@ class DeviceMirror:
         self._source = source
         self._wake = asyncio.Event()
         self._leading = False
+        self._newest = 0
         self._seen: dict[str, tuple[object, ...]] = {}
         self._writes = telemetry.counter("hami_registry_writes", "what was written for nodes, by kind and outcome")
         self._poison = telemetry.counter("hami_registry_unreadable_messages", "messages that were terminated, by stream")
@@ -142,9 +143,13 @@ class DeviceMirror:
             return
         try:
             now = self._clock.monotonic()
+            if delivery.sequence < self._newest:
+                log.warning("the bus has lost what it had", stream=subjects.DEVICES.name)
+                self.rules.bus_restarted(now)
+            self._newest = delivery.sequence
             match event:
                 case DevicesReported():
-                    self.rules.reported(event, delivery.sequence, now)
+                    self.rules.reported(event, f"{delivery.sequence}/{delivery.message.headers.get(envelope.MESSAGE_ID, '')}", now)
                 case LivenessChanged():
                     self.rules.verdict_seen(event, delivery.sequence, now)
                 case _:
@@ -208,6 +213,9 @@ class DeviceMirror:
         except (ClusterError, BusError) as exc:
             outcome = Outcome.RETRY
             log.warning("could not be written, trying again", command=type(command).__name__, error=str(exc))
+        except Exception:  # a fault of ours over one node must not keep all others from being written
+            outcome = Outcome.RETRY
+            log.exception("command failed", command=type(command).__name__)
         finally:
             done()
         self._writes.add(1, {"kind": type(command).__name__, "outcome": outcome.value})

@@ -77,7 +77,6 @@ class _Entry:
     """Names the last change: with it an event has the same id whenever it is said again."""
     changed_at: float
     since: float
-    sequence: int = 0
     alive: bool = True
     reported_at: float = float("-inf")
     """When its last ``Reported`` was written."""
@@ -134,19 +133,19 @@ class Rules:
 
     # What happened.
 
-    def reported(self, event: DevicesReported, sequence: int, now: float) -> None:
-        """The bus has a report, the stream's ``sequence``-th message. One seen before changes nothing."""
+    def reported(self, event: DevicesReported, mark: str, now: float) -> None:
+        """The bus has a report; ``mark`` names its message, of which seeing it twice changes nothing."""
         key = Key(event.node, event.device_type)
         entry = self._entries.get(key)
         if event.third_party:
             self._own_words(key, event, now)
             return
-        if entry is not None and not entry.report.third_party and sequence <= entry.sequence:
+        if entry is not None and mark == entry.mark:
             return
         wanted = records.annotations_of(event, self._keys(event.device_type)) if entry is None or entry.report != event else entry.wanted
         if entry is None:
             entry = self._entries[key] = _Entry(report=event, mark="", changed_at=now, since=now)
-        entry.report, entry.sequence, entry.mark, entry.wanted = event, sequence, str(sequence), wanted
+        entry.report, entry.mark, entry.wanted = event, mark, wanted
         entry.held = False
         self._changed(key, entry, now)
         self._handshakes.hasten(
@@ -178,6 +177,15 @@ class Rules:
                 self._verdicts.hasten(key, now)
             else:
                 entry.alive, entry.since = event.alive, now
+
+    def bus_restarted(self, now: float) -> None:
+        """The bus has lost what it had, and counts from the beginning: it is told everything again."""
+        self._told.clear()
+        for key, entry in self._entries.items():
+            self._verdicts.hasten(key, now)
+            if entry.report.third_party:
+                entry.on_bus = None
+                self._publications.hasten(key, now)
 
     def node_seen(self, node: NodeSeen, now: float) -> None:
         """A node is there, or has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -48,11 +49,19 @@ async def eventually(holds: Callable[[], bool]) -> None:
     assert holds()
 
 
+async def liveness(bus: JetStreamBus) -> bytes:
+    for _ in range(400):
+        if (kept := await bus.last(subjects.DEVICES, subjects.liveness("n1", "nvidia"))) is not None:
+            return kept.data
+        await asyncio.sleep(0.025)
+    raise AssertionError("no verdict on the bus")
+
+
 def sealed(event: Event, event_id: str) -> Message:
     return envelope.seal(event, event_id=event_id, source="/test", time="2026-01-01T00:00:00Z")
 
 
-async def test_records_outcomes_poison_and_a_restart(tmp_path: Path) -> None:
+async def test_records_outcomes_poison_restarts_and_a_server_that_lost_its_data(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     await server.start()
     world = World()
@@ -82,8 +91,14 @@ async def test_records_outcomes_poison_and_a_restart(tmp_path: Path) -> None:
                 await eventually(lambda: registry.lacking is None)
                 await bus.publish(sealed(a_report(generation=2), "beat-2"))
                 await eventually(lambda: world.annotations()[keys.generation("nvidia")] == "2")
-            kept = await bus.last(subjects.DEVICES, subjects.liveness("n1", "nvidia"))
-            assert kept is not None
-            assert b'"alive":true' in kept.data
+
+                await server.kill()
+                shutil.rmtree(tmp_path / "data")
+                await server.start()
+                await eventually(lambda: registry.lacking is None)
+                await bus.publish(sealed(a_report(generation=3), "beat-3"))
+                await eventually(lambda: world.annotations()[keys.generation("nvidia")] == "3")
+                kept = await liveness(bus)
+                assert b'"alive":true' in kept
     finally:
         await server.kill()

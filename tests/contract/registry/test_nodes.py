@@ -184,6 +184,21 @@ def test_a_record_that_cannot_be_read_is_an_event_and_a_metric_and_nothing_is_pu
     play(scenario)
 
 
+def test_a_record_too_large_for_the_bus_is_in_nobodys_way(play: Scenario) -> None:
+    async def scenario(world: World) -> None:
+        async with world.registry():
+            await asyncio.sleep(5)
+            world.add_node("huge", **{keys.register("nvidia"): "".join(f"{'G' * 40}-{n},1,1,1,A,0,true:" for n in range(4500))})
+            world.add_node("n1")
+            await asyncio.sleep(5)
+            await world.say(a_report())
+            await asyncio.sleep(5)
+            assert world.liveness("n1") is True
+            assert world.annotations()[keys.register("nvidia")] == TEXT
+
+    play(scenario)
+
+
 def test_a_message_that_does_not_decode_is_terminated_counted_and_in_nobodys_way(play: Scenario) -> None:
     async def scenario(world: World) -> None:
         telemetry = Telemetry("registry")

@@ -43,7 +43,7 @@ class Driver:
 
     def report(self, event: DevicesReported) -> None:
         self.sequence += 1
-        self.rules.reported(event, self.sequence, self.now)
+        self.rules.reported(event, str(self.sequence), self.now)
 
     def run(self, seconds: float, *, each_second: Callable[[int], None] | None = None) -> None:
         """Let time pass, second by second, and carry out what comes due."""

@@ -66,7 +66,7 @@ def test_a_message_seen_twice_is_no_sign_of_life(driver: Driver) -> None:
     driver.node()
     driver.report(a_report())
     driver.run(50)
-    driver.rules.reported(a_report(), 1, driver.now)
+    driver.rules.reported(a_report(), "1", driver.now)
     driver.run(11)
     assert not driver.alive()
 
@@ -120,6 +120,23 @@ def test_going_away_and_coming_back_have_ids_of_their_own(driver: Driver) -> Non
         driver.run(90)
     ids = [command.event_id for _, command in driver.log if isinstance(command, Publish)]
     assert len(ids) == len(set(ids)) == 6
+
+
+def test_a_bus_that_has_lost_everything_is_told_again(driver: Driver) -> None:
+    driver.node()
+    driver.node("n2", **{keys.register("nvidia"): TestThirdPartyPlugins.TEXT})
+    driver.report(a_report())
+    driver.run(1)
+    before = [command for _, command in driver.log if isinstance(command, Publish)]
+    driver.sequence = 0
+    driver.rules.bus_restarted(driver.now)
+    driver.run(1)
+    again = [command for _, command in driver.log if isinstance(command, Publish)][len(before) :]
+    assert sorted(str(command.event) for command in again) == sorted(str(command.event) for command in before)
+    driver.run(40)
+    driver.report(a_report())
+    driver.run(40)
+    assert driver.alive()
 
 
 def test_a_deleted_node_is_purged_from_the_bus_and_forgotten(driver: Driver) -> None:
