@@ -138,6 +138,8 @@ def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
 
 def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *, ranked: bool) -> Placement | Refusal:
     """Find the best of ``candidates``; see ``ClusterState.judge``."""
+    if len(candidates) == 1 and request.asks:
+        return _judge_one(state, request, candidates[0], ranked=ranked)
     judged = Judged(state, request, candidates)
     while (best := judged.best()) is not None:
         fit = state.fit(int(judged.numbers[best]), request)
@@ -162,6 +164,36 @@ def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *
             unresolvable=unresolvable,
         )
     return _refusal(judged)
+
+
+def _judge_one(state: ClusterState, request: PodRequest, name: str, *, ranked: bool) -> Placement | Refusal:
+    """One candidate, as at bind: the specification alone, at a quarter of the columns' cost."""
+    node = state.number(name)
+    fit = None if node is None else state.fit(node, request)
+    nearest: tuple[NodeShortfall, ...] = ()
+    if node is None or fit is None:
+        text, unresolvable = str(Reason.UNREGISTERED), True
+    elif isinstance(fit, Misfit):
+        text, unresolvable = str(fit.text), fit.unresolvable
+        nearest = (NodeShortfall(node=name, reason=text, detail=detail_of(state, name, fit)),)
+    else:
+        score = float(node_scores(state, slice(node, node + 1))[0])
+        return Placement(
+            node=name,
+            assignments=fit.assignments,
+            charges=fit.charges,
+            running_charges=fit.running_charges,
+            score=score,
+            fitting=((name, score),) if ranked else (),
+        )
+    said, reasons = {name: text}, {text: 1}
+    return Refusal(
+        failed={} if unresolvable else said,
+        unresolvable=said if unresolvable else {},
+        summary=summarise(1, reasons, nearest),
+        reasons=reasons,
+        nearest=nearest,
+    )
 
 
 def _refusal(judged: Judged) -> Refusal:
