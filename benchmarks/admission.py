@@ -45,10 +45,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--reviews", type=int, default=2000, help="of each kind of pod")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
-    parser.add_argument("--client", nargs=2, metavar=("URL", "AUTHORITY"), help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=3, metavar=("URL", "AUTHORITY", "AT_ONCE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.client:
-        sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(call(*options.client, options.reviews))))
+        url, authority, at_once = options.client
+        sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(call(url, authority, int(at_once), options.reviews))))
         return
     with Path(os.devnull).open("w") as nowhere:  # lines are written, as in the service, but nobody reads them
         logs.configure("info", "webhook", stream=nowhere)
@@ -58,9 +59,11 @@ def main() -> None:
 def report(options: argparse.Namespace) -> None:
     """Measure everything and say it."""
     measurements = [judged(kind, body, options.reviews) for kind, body in reviews().items()]
-    core_seconds, samples = lifecycle.run(over_https(options.reviews))
-    measurements.append(_report.measurement("admission, https, client", [1000 * each for each in samples], unit="ms"))
-    measurements.append(_report.measurement("admission, https, reviews a second and core", [len(samples) / core_seconds], unit="1/s"))
+    for at_once in (1, AT_ONCE):
+        core_seconds, samples = lifecycle.run(over_https(options.reviews, at_once))
+        where = f"https, {at_once} at once"
+        measurements.append(_report.measurement(f"admission, {where}, client", [1000 * each for each in samples], unit="ms"))
+        measurements.append(_report.measurement(f"admission, {where}, a second and core", [len(samples) / core_seconds], unit="1/s"))
     _report.report("admission", measurements, as_json=options.json)
 
 
@@ -135,7 +138,7 @@ def judged(kind: str, body: bytes, count: int) -> Any:
     return _report.measurement(f"admission, {kind}", samples, unit="ms")
 
 
-async def over_https(count: int) -> tuple[float, list[float]]:
+async def over_https(count: int, at_once: int) -> tuple[float, list[float]]:
     """Serve while the client calls: the processor time that serving took, and each call's seconds."""
     context = server_context()
     bundle = issue(["127.0.0.1"], datetime.now(UTC))
@@ -144,7 +147,7 @@ async def over_https(count: int) -> tuple[float, list[float]]:
         authority = Path(folder, "ca.crt")
         write_private(authority, bundle.authorities)
         async with serve_app(Reviews(a_reviewer()).application(), ssl=context) as port:
-            arguments = ["--reviews", str(count), "--client", f"https://127.0.0.1:{port}/webhook", str(authority)]
+            arguments = ["--reviews", str(count), "--client", f"https://127.0.0.1:{port}/webhook", str(authority), str(at_once)]
             began = time.process_time()
             client = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "benchmarks.admission", *arguments, stdout=asyncio.subprocess.PIPE
@@ -154,8 +157,8 @@ async def over_https(count: int) -> tuple[float, list[float]]:
     return core_seconds, msgspec.json.decode(output, type=list[float])
 
 
-async def call(url: str, authority: str, count: int) -> list[float]:
-    """Call as often, ``AT_ONCE`` at a time."""
+async def call(url: str, authority: str, at_once: int, count: int) -> list[float]:
+    """Call so often, ``at_once`` at a time; seconds of each call."""
     body = reviews()["one share"]
     samples: list[float] = []
     connector = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=authority))
@@ -169,7 +172,7 @@ async def call(url: str, authority: str, count: int) -> list[float]:
                     response.raise_for_status()
                 samples.append(time.perf_counter() - began)
 
-        await asyncio.gather(*(work(count // AT_ONCE) for _ in range(AT_ONCE)))
+        await asyncio.gather(*(work(count // at_once) for _ in range(at_once)))
     return samples
 
 
