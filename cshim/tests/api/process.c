@@ -1,0 +1,327 @@
+/* Processes of one container: beginning, forking, replacing themselves, dying at any moment. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "rig.h"
+
+static void allocate(uint64_t bytes)
+{
+	CUdeviceptr a;
+
+	CHECK_EQUAL(cuMemAlloc_v2(&a, bytes), CUDA_SUCCESS);
+}
+
+static void what_an_ended_process_held_is_free(void)
+{
+	struct grant grant = rig_grant(1, 4 * GIB, 100);
+	int status;
+
+	rig_cards(1, 8 * GIB);
+	rig_write(&grant);
+	if (fork() == 0) {
+		rig_context(0);
+		allocate(512 * MIB);
+		_exit(0); /* without a word to anybody */
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+	rig_context(0);
+	allocate(GIB);
+	CHECK_EQUAL(rig_free(), 3 * GIB);
+	CHECK_EQUAL(rig_charged(0), GIB);
+}
+
+static void a_killed_process_makes_room_when_it_is_needed(void)
+{
+	CUdeviceptr a;
+	int ready[2];
+	pid_t child;
+	char byte;
+
+	(void)rig_one(GIB, 100);
+	CHECK(pipe(ready) == 0);
+	child = fork();
+	if (child == 0) {
+		rig_context(0);
+		allocate(900 * MIB);
+		CHECK(write(ready[1], "x", 1) == 1);
+		pause();
+	}
+	CHECK(read(ready[0], &byte, 1) == 1);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 200 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, GIB), CUDA_SUCCESS);
+}
+
+static void a_forked_child_begins_with_nothing(void)
+{
+	int status;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	allocate(600 * MIB);
+	if (fork() == 0) {
+		CUdeviceptr a;
+
+		rig_context(0);
+		CHECK_EQUAL(cuMemAlloc_v2(&a, 500 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* its parent's memory still counts */
+		CHECK_EQUAL(cuMemAlloc_v2(&a, 400 * MIB), CUDA_SUCCESS);
+		CHECK_EQUAL(rig_charged(0), 1000 * MIB);
+		_exit(0);
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+	CHECK_EQUAL(rig_free() + rig_charged(0), GIB);
+}
+
+static void a_child_of_a_bare_clone_begins_with_nothing_too(void)
+{
+	int status;
+	pid_t child;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	allocate(600 * MIB);
+	child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); /* no handler of libc runs */
+	if (child == 0) {
+		CUdeviceptr a;
+
+		if (cuMemAlloc_v2(&a, 500 * MIB) != CUDA_ERROR_OUT_OF_MEMORY || cuMemAlloc_v2(&a, 400 * MIB) != CUDA_SUCCESS)
+			_exit(1);
+		_exit(rig_charged(0) == 1000 * MIB ? 0 : 2);
+	}
+	waitpid(child, &status, 0);
+	CHECK_EQUAL(status, 0);
+}
+
+static void what_was_held_before_exec_is_free_after_it(void)
+{
+	char command[PATH_MAX + 64];
+	int status;
+
+	(void)rig_one(GIB, 100);
+	if (fork() == 0) {
+		rig_context(0);
+		allocate(900 * MIB);
+		snprintf(command, sizeof(command), "%s/vgpu-alloc", getenv("VGPU_BUILD"));
+		execl(command, "vgpu-alloc", "--mib", "800", NULL);
+		_exit(9);
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+}
+
+static void a_program_without_cuda_after_exec_holds_nothing(void)
+{
+	int ready[2], status;
+	CUdeviceptr a;
+	pid_t child;
+	char byte;
+
+	(void)rig_one(GIB, 100);
+	CHECK(pipe2(ready, O_CLOEXEC) == 0);
+	child = fork();
+	if (child == 0) {
+		rig_context(0);
+		allocate(900 * MIB);
+		execl("/bin/sleep", "sleep", "60", NULL); /* the pipe closes */
+		_exit(9);
+	}
+	close(ready[1]);
+	CHECK(read(ready[0], &byte, 1) == 0);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, GIB), CUDA_SUCCESS);
+	kill(child, SIGKILL);
+	waitpid(child, &status, 0);
+}
+
+enum { THREADS = 8, PER_THREAD = 3000 };
+
+static void *allocate_and_free(void *seed_pointer)
+{
+	unsigned seed = *(unsigned *)seed_pointer;
+	CUcontext context;
+
+	CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+	for (int i = 0; i < PER_THREAD; i++) {
+		CUdeviceptr a;
+
+		if (cuMemAlloc_v2(&a, 1 + (unsigned)rand_r(&seed) % (200 * MIB)) == CUDA_SUCCESS)
+			CHECK_EQUAL(cuMemFree_v2(a), CUDA_SUCCESS);
+	}
+	return NULL;
+}
+
+static void threads_leave_an_exact_count(void)
+{
+	pthread_t threads[THREADS];
+	unsigned seeds[THREADS];
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	for (unsigned i = 0; i < THREADS; i++) {
+		seeds[i] = i + 1;
+		CHECK(pthread_create(&threads[i], NULL, allocate_and_free, &seeds[i]) == 0);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	CHECK_EQUAL(rig_charged(0), 0);
+	CHECK_EQUAL(fakeUsedBytes(0), 0);
+}
+
+static void *sleep_a_minute(void *unused)
+{
+	sleep(60);
+	return unused;
+}
+
+static void a_zombie_with_living_threads_is_alive(void)
+{
+	int ready[2];
+	CUdeviceptr a;
+	pid_t child;
+	char byte;
+
+	(void)rig_one(GIB, 100);
+	CHECK(pipe(ready) == 0);
+	child = fork();
+	if (child == 0) {
+		pthread_t thread;
+
+		rig_context(0);
+		allocate(900 * MIB);
+		CHECK(pthread_create(&thread, NULL, sleep_a_minute, NULL) == 0);
+		CHECK(write(ready[1], "x", 1) == 1);
+		syscall(SYS_exit, 0); /* this thread alone */
+	}
+	CHECK(read(ready[0], &byte, 1) == 1);
+	usleep(20000);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 200 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 200 * MIB), CUDA_SUCCESS);
+}
+
+static void closing_every_descriptor_changes_nothing(void)
+{
+	CUdeviceptr a;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 600 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 600 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void no_descriptor_and_no_signal_handler_is_left(void)
+{
+	char link[PATH_MAX], path[64];
+	struct sigaction action;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	allocate(MIB);
+	for (int fd = 3; fd < 64; fd++) {
+		ssize_t length;
+
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		length = readlink(path, link, sizeof(link) - 1);
+		link[length > 0 ? length : 0] = '\0';
+		CHECK(strstr(link, "/region") == NULL && strstr(link, "/grant") == NULL);
+	}
+	for (int number = 1; number < 32; number++)
+		if (number != SIGKILL && number != SIGSTOP && sigaction(number, NULL, &action) == 0)
+			CHECK(action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN);
+}
+
+enum { RACE_ROUNDS = 200 };
+
+static void of_two_processes_that_race_for_the_last_bytes_one_wins(void)
+{
+	struct grant grant = rig_grant(1, 1000 * MIB, 100);
+	_Atomic int *shared = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	_Atomic int *arrived = shared, *won = shared + 16;
+
+	rig_cards(1, 8 * GIB);
+	rig_write(&grant);
+	for (int racer = 0; racer < 2; racer++) {
+		if (fork() != 0)
+			continue;
+		rig_context(0);
+		for (int round = 0; round < RACE_ROUNDS; round++) {
+			CUdeviceptr a;
+			CUresult result;
+
+			atomic_fetch_add(arrived, 1);
+			while (atomic_load(arrived) < 4 * round + 2)
+				sched_yield();
+			result = cuMemAlloc_v2(&a, 600 * MIB);
+			CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+			atomic_fetch_add(&won[round], result == CUDA_SUCCESS);
+			atomic_fetch_add(arrived, 1);
+			while (atomic_load(arrived) < 4 * round + 4)
+				sched_yield();
+			if (result == CUDA_SUCCESS)
+				CHECK_EQUAL(cuMemFree_v2(a), CUDA_SUCCESS);
+		}
+		_exit(0);
+	}
+	for (int status; wait(&status) > 0;)
+		CHECK_EQUAL(status, 0);
+	for (int round = 0; round < RACE_ROUNDS; round++)
+		CHECK_EQUAL(atomic_load(&won[round]), 1);
+}
+
+static void the_out_of_memory_killer_takes_the_largest(void)
+{
+	struct grant grant = rig_grant(1, GIB, 100);
+	int ready[2], status;
+	CUdeviceptr a;
+	pid_t child;
+	char byte;
+
+	rig_cards(1, 8 * GIB);
+	grant.flags = GRANT_OOM_KILLER;
+	rig_write(&grant);
+	CHECK(pipe(ready) == 0);
+	child = fork();
+	if (child == 0) {
+		rig_context(0);
+		allocate(700 * MIB);
+		CHECK(write(ready[1], "x", 1) == 1);
+		pause();
+	}
+	CHECK(read(ready[0], &byte, 1) == 1);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 500 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(waitpid(child, &status, 0), child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 500 * MIB), CUDA_SUCCESS);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		TEST(what_an_ended_process_held_is_free),
+		TEST(a_killed_process_makes_room_when_it_is_needed),
+		TEST(a_forked_child_begins_with_nothing),
+		TEST(a_child_of_a_bare_clone_begins_with_nothing_too),
+		TEST(what_was_held_before_exec_is_free_after_it),
+		TEST(a_program_without_cuda_after_exec_holds_nothing),
+		TEST(threads_leave_an_exact_count),
+		TEST(a_zombie_with_living_threads_is_alive),
+		TEST(closing_every_descriptor_changes_nothing),
+		TEST(no_descriptor_and_no_signal_handler_is_left),
+		TEST(of_two_processes_that_race_for_the_last_bytes_one_wins),
+		TEST(the_out_of_memory_killer_takes_the_largest),
+	};
+	return RUN_TESTS(tests, argc, argv);
+}

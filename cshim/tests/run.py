@@ -1,0 +1,95 @@
+"""Run the shim's quick tests: each program, with and without the shim preloaded, and what the binary itself must be.
+
+Every program is a table of tests that run in processes and directories of their own; this only sets the environment, runs
+them beside each other, and reports.
+"""
+
+# ruff: noqa: INP001  # a script beside the C sources, not a package
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CSHIM = Path(__file__).resolve().parent.parent
+RUN_SECONDS = 300
+
+
+def run_program(program: Path, environment: dict[str, str]) -> tuple[Path, int, str, float]:
+    """Run one test program; return it with its status, its output and how long it took."""
+    started = time.monotonic()
+    done = subprocess.run([str(program)], env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    return program, done.returncode, done.stdout + done.stderr, time.monotonic() - started
+
+
+def clean_environment() -> dict[str, str]:
+    """Return this environment without what the shim or the fake driver would take from it."""
+    prefixes = ("CUDA_", "NVIDIA_", "FAKE_", "HAMI_", "LIBCUDA_", "LD_", "GPU_", "ACTIVE_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+
+
+def exported(library: Path) -> set[str]:
+    """Return the names that a library defines for others."""
+    listing = subprocess.run(["nm", "-D", "--defined-only", str(library)], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1].split("@")[0] for line in listing.splitlines()}
+
+
+def binary_faults(build: Path) -> list[str]:
+    """Return what is wrong with the library as a file: its exports, and what it needs."""
+    library = build / "libvgpu.so"
+    wanted = {"dlsym", "dlvsym"}
+    for manifest in ("hooks.def", "nvml_hooks.def"):
+        wanted |= set(re.findall(r"^HOOK\((\w+)", (CSHIM / "src" / manifest).read_text(), re.MULTILINE))
+    faults = [f"exported, not in the manifest: {name}" for name in sorted(exported(library) - wanted)]
+    faults += [f"in the manifest, not exported: {name}" for name in sorted(wanted - exported(library))]
+    dynamic = subprocess.run(["readelf", "-d", str(library)], check=True, capture_output=True, text=True).stdout
+    needed = set(re.findall(r"\(NEEDED\).*\[(.+?)\]", dynamic))
+    faults += [f"needs {name}" for name in sorted(needed) if not re.match(r"(libc|libdl|libpthread|ld-linux.*)\.so", name)]
+    if "(INIT_ARRAY)" in dynamic and library_has_constructor(library):
+        faults.append("does work when it is loaded")
+    return faults
+
+
+def library_has_constructor(library: Path) -> bool:
+    """Return whether .init_array holds more than the compiler's own entry."""
+    sections = subprocess.run(["readelf", "-SW", str(library)], check=True, capture_output=True, text=True).stdout
+    size = re.search(r"\.init_array\s+INIT_ARRAY\s+\w+\s+\w+\s+(\w+)", sections)
+    return size is not None and int(size.group(1), 16) > 8
+
+
+def main() -> int:
+    """Run everything; return the exit status."""
+    parser = argparse.ArgumentParser(description="Run the shim's quick tests.")
+    parser.add_argument("--build", type=Path, required=True, help="where make has put the programs")
+    parser.add_argument("--preload", action="append", default=[], help="a library to load before the shim (a sanitizer's)")
+    options = parser.parse_args()
+    build = options.build.resolve()
+    plain = clean_environment()
+    shimmed = plain | {
+        "LD_PRELOAD": ":".join([*options.preload, str(build / "libvgpu.so")]),
+        "LD_LIBRARY_PATH": str(build / "fake"),
+        "VGPU_BUILD": str(build),
+    }
+    failed = 0
+    jobs = [(program, plain) for program in sorted((build / "unit").iterdir())]
+    jobs += [(program, shimmed) for program in sorted((build / "api").iterdir())]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for program, status, output, seconds in pool.map(lambda job: run_program(*job), jobs):
+            print(f"{program.parent.name}/{program.name}: {output.strip().splitlines()[-1] if output.strip() else ''} ({seconds:.1f} s)")
+            if status != 0:
+                failed += 1
+                print(output, end="")
+    for fault in binary_faults(build):
+        failed += 1
+        print(f"libvgpu.so: {fault}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
