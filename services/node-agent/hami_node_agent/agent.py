@@ -32,6 +32,7 @@ from hami_node_agent.node_pods import NodePods
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.registration import Registration
 from hami_node_agent.sharing import Sharing
+from hami_node_agent.starting import Starting
 from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat
 from hami_protocol.pods import pod_ref
 from hami_runtime.bus import Bus
@@ -95,10 +96,10 @@ class NodeAgent:
         self.devices = NodeDevices(
             hardware, clock, self.journal, sharing=options.sharing, rules=options.rules, probe_seconds=options.probe_seconds
         )
-        self.pods = NodePods(cluster, clock, node=options.node)
+        self.pods = NodePods(cluster, clock, node=options.node, telemetry=telemetry)
         self.view = GrantsView(bus, node=options.node)
-        self.outbox = Outbox(bus, clock, source=f"/hami/node-agent/{options.node}", capacity=OUTBOX_CAPACITY)
-        self.recorder = EventRecorder(cluster, clock, "hami-node-agent")
+        self.outbox = Outbox(bus, clock, source=f"/hami/node-agent/{options.node}", capacity=OUTBOX_CAPACITY, telemetry=telemetry)
+        self.recorder = EventRecorder(cluster, clock, "hami-node-agent", telemetry=telemetry)
         self._clock = clock
         self._telemetry = telemetry
         self._granting = granting = Granting(
@@ -118,20 +119,19 @@ class NodeAgent:
         )
         self._mode: CdiMode | EnvvarMode
         if options.mode is AllocationMode.CDI:
-            self._mode = CdiMode(
-                granting,
-                pods=self.pods,
-                kubelet=kubelet,
-                files=files,
-                journal=self.journal,
-                cdi_folder=options.cdi_folder,
-                driver=driver,
-                new_name=new_name,
-            )
+            self._mode = CdiMode(journal=self.journal, new_name=new_name)
         else:
-            self._mode = EnvvarMode(
-                granting, pods=self.pods, kubelet=kubelet, journal=self.journal, new_name=new_name, device_nodes=self._device_nodes
-            )
+            self._mode = EnvvarMode(granting, pods=self.pods, journal=self.journal, new_name=new_name, device_nodes=self._device_nodes)
+        self._starting = Starting(
+            granting,
+            pods=self.pods,
+            kubelet=kubelet,
+            files=files,
+            journal=self.journal,
+            cdi_folder=options.cdi_folder,
+            driver=driver,
+            answers_complete=options.mode is AllocationMode.ENVVAR,
+        )
         self._cleanup = Cleanup(
             node=options.node,
             vendor=vendor,
@@ -144,7 +144,7 @@ class NodeAgent:
             view=self.view,
             paths=options.paths,
             cdi_folder=options.cdi_folder,
-            forget=self._mode.ended,
+            forget=self._starting.ended,
         )
         self.registration = Registration(
             bus=bus,
@@ -162,7 +162,6 @@ class NodeAgent:
         self._allocations = telemetry.counter("hami_agent_allocations", "Allocate and PreStartContainer calls, by outcome")
         self._seconds = telemetry.histogram("hami_agent_allocation_seconds", "How long Allocate and PreStartContainer took")
         telemetry.gauge("hami_agent_devices", "cards of this node, by health", self._device_counts)
-        telemetry.gauge("hami_agent_outbox_pending", "outcomes that wait for the bus", lambda: self.outbox.pending)
         telemetry.gauge("hami_agent_undecodable_messages", "grants that could not be read", lambda: self.view.undecodable)
 
     @property
@@ -216,7 +215,7 @@ class NodeAgent:
             Refused: the container must not start, with the reason.
         """
         with self._measured("pre_start"):
-            await self._mode.pre_start(device_ids)
+            await self._starting.pre_start(device_ids)
 
     async def preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> tuple[str, ...]:
         """Kubelet's GetPreferredAllocation; empty for no preference."""

@@ -8,7 +8,7 @@ lost) are treated alike. An error costs one round, never another pod's files.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 import structlog
@@ -68,7 +68,7 @@ class Cleanup:
         self._paths = paths
         self._cdi_folder = cdi_folder.rstrip("/")
         self._forget = forget
-        self._gone_since: dict[str, float] = {}
+        self._over_since: dict[str, float] = {}
         pods.subscribe(self._pod_changed)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -89,21 +89,22 @@ class Cleanup:
             ClusterError: the API server could not be asked, so that nothing was taken away.
             OSError: something could not be removed.
         """
-        over = sorted(uid for uid in self._uids_on_host() if self._is_over(uid))
-        self._gone_since = {uid: self._gone_since.get(uid, self._clock.monotonic()) for uid in over}
-        if not over:
-            return
-        listed = await self._pods.listed_uids()
-        held = await self._held_by_kubelet()
-        for uid in over:
-            pod = self._pods.get(uid)
-            if uid in listed and pod is None:
+        on_host = self._on_host()
+        over = sorted(uid for uid in {*on_host, *self._journal.pods, *self._view.uids} if self._is_over(uid, on_host))
+        self._over_since = {uid: self._over_since.get(uid, self._clock.monotonic()) for uid in over}
+        held = await self._held_by_kubelet() if over else None
+        unneeded = [uid for uid in over if not self._may_be_needed(uid, held)]
+        listed = await self._pods.listed_uids() if unneeded else frozenset()
+        for uid in unneeded:
+            gone = self._pods.get(uid) is None
+            if gone and uid in listed:
                 continue  # our view is late, the pod is there
-            if self._may_be_needed(uid, held):
-                continue
-            self._remove(uid)
-            if pod is None:
+            for path in on_host.get(uid, ()):
+                self._files.remove(path)
+            self._view.forget(uid)
+            if gone:
                 self._journal.forget(uid)
+            log.info("pod cleaned up", uid=uid, paths=len(on_host.get(uid, ())))
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -131,14 +132,21 @@ class Cleanup:
         self._forget(ref.uid)
         self._outbox.put(PodReleased(pod=ref, node=self._node, reason=reason), f"{ref.uid}/released/agent", by_agent=True)
 
-    def _uids_on_host(self) -> set[str]:
-        folders = (*self._files.names(self._paths.containers), *self._files.names(self._paths.grants))
-        specs = (cdi.pod_uid_of(name) for name in self._files.names(self._cdi_folder))
-        return {uid for uid in (*(name.partition("_")[0] for name in folders), *specs, *self._journal.pods) if uid}
+    def _on_host(self) -> dict[str, list[str]]:
+        """What lies on the host, by the UID of its pod."""
+        found: dict[str, list[str]] = {}
+        for folder in self._paths.per_container:
+            for name in self._files.names(folder):
+                found.setdefault(name.partition("_")[0], []).append(f"{folder}/{name}")
+        for name in self._files.names(self._cdi_folder):
+            if uid := cdi.pod_uid_of(name):
+                found.setdefault(uid, []).append(f"{self._cdi_folder}/{name}")
+        return found
 
-    def _is_over(self, uid: str) -> bool:
+    def _is_over(self, uid: str, on_host: Container[str]) -> bool:
+        """Whether there is something left of a pod that has ended."""
         pod = self._pods.get(uid)
-        return pod is None or is_terminal(pod)
+        return pod is None or (is_terminal(pod) and uid in on_host)
 
     async def _held_by_kubelet(self) -> frozenset[tuple[str, str]] | None:
         """Pods, by namespace and name, that kubelet lists with devices of ours; None where it cannot be asked."""
@@ -149,7 +157,7 @@ class Cleanup:
 
     def _may_be_needed(self, uid: str, held: Iterable[tuple[str, str]] | None) -> bool:
         record = self._journal.pods.get(uid)
-        in_grace = self._clock.monotonic() - self._gone_since[uid] < GRACE_SECONDS
+        in_grace = self._clock.monotonic() - self._over_since[uid] < GRACE_SECONDS
         if record is None or held is None:
             return in_grace
         if in_grace and (record.pod.namespace, record.pod.name) in held:
@@ -167,15 +175,3 @@ class Cleanup:
             for entry in known.held
             for answer in answers
         )
-
-    def _remove(self, uid: str) -> None:
-        prefix = f"{uid}_"
-        for folder in (self._paths.containers, self._paths.grants):
-            for name in self._files.names(folder):
-                if name.startswith(prefix):
-                    self._files.remove(f"{folder}/{name}")
-        for name in self._files.names(self._cdi_folder):
-            if cdi.pod_uid_of(name) == uid:
-                self._files.remove(f"{self._cdi_folder}/{name}")
-        self._gone_since.pop(uid, None)
-        log.info("pod cleaned up", uid=uid)

@@ -1,8 +1,7 @@
 """``envvar`` mode, for every runtime and for the reference's scheduler: the pod is found at Allocate, by node lock and pending grants.
 
-One call at a time. What is on its way (the pod, the lock, the grant) is waited for; what stays unknown or ambiguous is refused. Where
-kubelet's checkpoint can be read, PreStartContainer compares what was answered with what the pod that really got it was granted, so that a
-wrong match never starts.
+One call at a time. What is on its way (the pod, the lock, the grant) is waited for; what stays unknown or ambiguous is refused. When the
+container starts, ``starting`` compares what was answered with what the pod that really got it was granted, so that a wrong match never runs.
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from hami_node_agent import discovery, identity, matching
+from hami_node_agent import discovery, matching
 from hami_node_agent.answers import Answer, PluginOptions
-from hami_node_agent.checkpoint import HeldDevices, Unreadable
 from hami_node_agent.granting import Granting
-from hami_node_agent.identity import Identified
 from hami_node_agent.journal import Journal
-from hami_node_agent.kubelet_records import KubeletRecords
 from hami_node_agent.matching import Match, PendingPod
-from hami_node_agent.node_pods import NodePods, annotated, pending
+from hami_node_agent.node_pods import NodePods, pending
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_protocol.devices import PodRef
 from hami_protocol.errors import RecordError
@@ -28,12 +24,10 @@ from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 
 log = structlog.get_logger()
-LIMITS = ("NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
-"""What an answer must say as the grant does. The rest may change with the agent's configuration between two starts of a container."""
 
 
 class EnvvarMode:
-    """Serves Allocate, GetPreferredAllocation and PreStartContainer."""
+    """Serves Allocate and GetPreferredAllocation."""
 
     options = PluginOptions(pre_start_required=True, preferred_allocation=True)
 
@@ -42,14 +36,12 @@ class EnvvarMode:
         granting: Granting,
         *,
         pods: NodePods,
-        kubelet: KubeletRecords,
         journal: Journal,
         new_name: Callable[[], str],
         device_nodes: Callable[[Sequence[str]], tuple[str, ...]],
     ) -> None:
         self._granting = granting
         self._pods = pods
-        self._kubelet = kubelet
         self._journal = journal
         self._new_name = new_name
         self._device_nodes = device_nodes
@@ -68,33 +60,6 @@ class EnvvarMode:
             raise Refused(served)
         return served
 
-    async def pre_start(self, device_ids: Sequence[str]) -> None:
-        """Compare what was answered with what the pod that got it was granted.
-
-        Raises:
-            Refused: they differ.
-        """
-        known = self._kubelet.checkpoint()
-        if isinstance(known, Unreadable):
-            log.debug("answer not verified", reason=known.reason)
-            return
-        resource = self._granting.vendor.count_resource
-
-        def look() -> Identified | None:
-            found = identity.by_checkpoint(known.held, resource, device_ids, self._pods.live)
-            return found if isinstance(found, Identified) else None
-
-        identified = await self._pods.changed.until(look, seconds=self._granting.policy.wait_seconds)
-        if identified is None:
-            log.warning("answer not verified", reason="kubelet's checkpoint names no pod of this node", device_ids=sorted(device_ids))
-            return
-        wanted = frozenset(device_ids)
-        pod = self._pods.live[identified.pod_uid]
-        for entry in identified.containers.values():
-            if entry.device_ids == wanted and (refusal := self._differs(pod, entry)) is not None:
-                self._granting.refused(refusal, failed=False)
-                raise Refused(refusal)
-
     async def preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> tuple[str, ...]:
         """Slots of the cards that the one pending container was granted; empty where it is not certain which that is."""
         found = matching.match(self._pending()[0], self._pods.lock, size)
@@ -105,9 +70,6 @@ class EnvvarMode:
         except ValueError as exc:
             log.info("no preference", reason=str(exc))
             return ()
-
-    def ended(self, uid: str) -> None:
-        """Nothing is kept by pod."""
 
     def _pending(self) -> tuple[list[PendingPod], list[tuple[PodRef, str]]]:
         """Pods that wait, and those whose records cannot be read, with the reason."""
@@ -134,7 +96,7 @@ class EnvvarMode:
         pod = self._pods.live.get(found.pod.pod.uid)
         if pod is None:
             return Refusal(kind=RefusalKind.UNKNOWN_POD, reason=f"{found.pod.pod} has ended", pod=found.pod.pod)
-        held = await self._granting.grant(pod, wait_seconds=self._granting.policy.wait_seconds)
+        held = await self._granting.grant(pod)
         if isinstance(held, Refusal):
             return held
         with self._granting.traced(pod, "serve container"):
@@ -165,12 +127,9 @@ class EnvvarMode:
         if isinstance(need, Refusal):
             return need
         places = found.pod.served | {found.place}
-        record = self._journal.pod(ref)
         try:
             self._granting.put(need)
-            record.served |= {found.place}
-            record.answers[container.container] = name
-            self._journal.save()
+            self._granting.remember(ref, found.pod.assignment, {container.container: name}, place=found.place)
         except OSError as exc:
             return Refusal(kind=RefusalKind.HOST, reason=f"{ref}: {exc}", pod=ref)
         self._granting.served(ref, found.pod.assignment, places, container.container)
@@ -181,30 +140,3 @@ class EnvvarMode:
             mounts=need.mounts,
             device_nodes=self._device_nodes([share.uuid for share in container.shares]),
         )
-
-    def _differs(self, pod: Pod, entry: HeldDevices) -> Refusal | None:
-        """Whether the answer that kubelet kept is what this container was granted. The file with its usage may be a twin's."""
-        ref = pod_ref(pod)
-        try:
-            held = annotated(pod, self._granting.vendor)
-        except RecordError as exc:
-            return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
-        mine = next((one for one in held.containers if one.container == entry.container), None) if held else None
-        if mine is None or not mine.shares:
-            return Refusal(kind=RefusalKind.NO_GRANT, reason=f"container {entry.container} of {ref} was granted nothing", pod=ref)
-        need = self._granting.needs(pod, mine, "any")
-        if isinstance(need, Refusal):
-            return need
-        answered, expected = _limits(dict(entry.environment)), _limits(need.environment)
-        if answered != expected:
-            wrong = sorted(key for key in answered.keys() | expected.keys() if answered.get(key) != expected.get(key))
-            return Refusal(
-                kind=RefusalKind.KUBELET_DISAGREES,
-                reason=f"container {entry.container} of {ref} was answered for another pod: {', '.join(wrong)} differ from its grant",
-                pod=ref,
-            )
-        return None
-
-
-def _limits(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(LIMITS)}

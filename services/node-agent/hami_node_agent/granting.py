@@ -6,11 +6,12 @@ API server. Outcomes go to the bus through the outbox, refusals to the pod's eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import structlog
 from opentelemetry.trace import Span
 
@@ -88,31 +89,35 @@ class Granting:
         """A span of the pod's own trace, which began at admission; what is said inside carries it on."""
         return self._telemetry.span(what, traceparent=pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(pod_ref(pod)))
 
-    async def grant(self, pod: Pod, *, wait_seconds: float) -> VendorAssignment | Refusal:
-        """What ``pod`` may be served from. With the bus up its grant event is waited for, and asked for by subject."""
+    async def grant(self, pod: Pod) -> VendorAssignment | Refusal:
+        """What ``pod`` may be served from.
+
+        With the bus up its grant event is waited for, and asked for by subject. The log of grants is not kept for ever: a pod that was served
+        from the same annotation before is served again.
+        """
         ref = pod_ref(pod)
         try:
             held = node_pods.annotated(pod, self.vendor)
         except RecordError as exc:
             return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
+        record = self._journal.pods.get(ref.uid)
+        served_before = record is not None and held is not None and record.granted == assignment.encode(held)
         granted = self._view.get(ref.uid, self.vendor.name)
-        reachable = self._view.connected
-        waited = 0.0
-        while granted is None and reachable and self.policy.require_event:
-            reachable = await self._view.ask(ref)
-            granted = self._view.get(ref.uid, self.vendor.name)
-            if granted is None and reachable:
-                if waited >= wait_seconds:
-                    break
-                granted = await self._view.changed.until(lambda: self._view.get(ref.uid, self.vendor.name), seconds=ASK_SECONDS)
-                waited += ASK_SECONDS
-                reachable = self._view.connected
-        refusal = grants.agreed(ref, held, granted, event_required=reachable and self.policy.require_event)
-        if refusal is not None:
-            return refusal
-        if held is None:  # pragma: no cover - agreed refuses that
-            raise AssertionError(ref)
-        return held
+        event_required = self.policy.require_event and not served_before and self._view.connected
+        if granted is None and event_required:
+            granted = await self._granted_later(ref)
+            event_required = self._view.connected
+        return grants.agreed(ref, held, granted, event_required=event_required)
+
+    async def _granted_later(self, ref: PodRef) -> VendorAssignment | None:
+        """The pod's grant once it has arrived; None where the bus is away, or nothing came in time."""
+        for _ in range(max(1, round(self.policy.wait_seconds / ASK_SECONDS))):
+            if not await self._view.ask(ref):
+                return None
+            granted = await self._view.changed.until(lambda: self._view.get(ref.uid, self.vendor.name), seconds=ASK_SECONDS)
+            if granted is not None:
+                return granted
+        return None
 
     def needs(self, pod: Pod, held: ContainerShares, answer: str, *, visible_devices: str | None = None) -> Needs | Refusal:
         """What one container of ``pod`` needs."""
@@ -147,6 +152,31 @@ class Granting:
             self._files.make_folder(folder, mode=FOLDER_MODE)
         if self._files.read(wanted.grant_path) != wanted.grant:
             self._files.write(wanted.grant_path, wanted.grant)
+        self.secure(wanted)
+
+    def secure(self, wanted: Needs) -> None:
+        """See to it that what is mounted over the container's own folder lands there, whatever an earlier run of the container left.
+
+        Raises:
+            OSError: the host refused.
+        """
+        for path in wanted.mount_points:
+            self._files.make_plain(path)
+
+    def remember(self, ref: PodRef, held: VendorAssignment, answers: Mapping[str, str], *, place: int | None = None) -> None:
+        """Note on disk what was served, before it is said.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        record = self._journal.pod(ref)
+        before = msgspec.json.encode(record)
+        record.granted = assignment.encode(held)
+        record.answers |= answers
+        if place is not None:
+            record.served |= {place}
+        if msgspec.json.encode(record) != before:
+            self._journal.save()
 
     def served(self, ref: PodRef, held: VendorAssignment, places: frozenset[int], container: str) -> None:
         """``envvar``: one container has its devices."""

@@ -12,25 +12,27 @@ from hami_node_agent.refusals import Refusal, RefusalKind
 from hami_protocol.devices import PodRef, VendorAssignment
 
 
-def agreed(pod: PodRef, annotated: VendorAssignment | None, granted: VendorAssignment | None, *, event_required: bool) -> Refusal | None:
-    """None where the pod may be served from ``annotated``.
+def agreed(
+    pod: PodRef, annotated: VendorAssignment | None, granted: VendorAssignment | None, *, event_required: bool
+) -> VendorAssignment | Refusal:
+    """What the pod may be served from: ``annotated``, where nothing speaks against it.
 
     Args:
         pod: whose they are.
         annotated: from the pod's annotation, None where it has none.
         granted: from the scheduler's event, None where there is none.
-        event_required: whether an event must be there (the bus is up and our scheduler is in charge).
+        event_required: whether an event must be there (the bus is up, our scheduler is in charge, and the pod was not served before).
     """
     if annotated is None:
         return Refusal(kind=RefusalKind.NO_GRANT, reason=f"{pod} has no assignment annotation", pod=pod)
     if granted is None:
         if not event_required:
-            return None
+            return annotated
         return Refusal(kind=RefusalKind.NO_GRANT, reason=f"the scheduler has published no grant for {pod} (uid {pod.uid})", pod=pod)
     difference = _difference(annotated, granted)
     if difference:
         return Refusal(kind=RefusalKind.GRANT_DIFFERS, reason=f"{pod}: {difference}", pod=pod)
-    return None
+    return annotated
 
 
 def _difference(annotated: VendorAssignment, granted: VendorAssignment) -> str:

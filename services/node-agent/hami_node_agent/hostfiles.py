@@ -37,6 +37,10 @@ class HostFiles(Protocol):
         """Make a folder with exactly this mode; one that is there keeps its content and gets the mode."""
         ...
 
+    def make_plain(self, path: str) -> None:
+        """Make an empty file where there is none; a link or a folder in its place is removed, a file is left as it is."""
+        ...
+
     def names(self, path: str) -> list[str]:
         """Names in a folder, sorted; empty where there is none."""
         ...
@@ -85,6 +89,15 @@ class RealFiles:
         if stat.S_IMODE(folder.lstat().st_mode) != mode:
             folder.chmod(mode)  # mkdir's own mode is cut by the umask
 
+    def make_plain(self, path: str) -> None:
+        """See ``HostFiles``."""
+        target = Path(path)
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISREG(target.lstat().st_mode):
+                return
+            self.remove(path)
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
+
     def names(self, path: str) -> list[str]:
         """See ``HostFiles``."""
         try:
@@ -132,6 +145,12 @@ class MemoryFiles:
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         """See ``HostFiles``."""
         self.folders[path] = mode
+
+    def make_plain(self, path: str) -> None:
+        """See ``HostFiles``."""
+        if path not in self.contents:
+            self.remove(path)
+            self.write(path, b"")
 
     def names(self, path: str) -> list[str]:
         """See ``HostFiles``."""

@@ -16,13 +16,15 @@ from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.identity import AllocateCall
 from hami_protocol.devices import PodRef
 
-_CALLS_KEPT: Final = 1024
+_CALLS_KEPT: Final = 512
 
 
 class ServedPod(Struct, kw_only=True):
     """What was done for one pod."""
 
     pod: PodRef
+    granted: str = ""
+    """What it was served from, as its annotation says it."""
     answers: dict[str, str] = {}
     """By container, the name of the answer it was served with."""
     served: set[int] = set()

@@ -42,6 +42,8 @@ class Needs:
     mounts: tuple[Bind, ...]
     folders: tuple[str, ...]
     """Of the host, to be made with mode 0777: the container's user is not known."""
+    mount_points: tuple[str, ...]
+    """Inside the container's own folder: where files are mounted over it. The container can write there, also a link to elsewhere."""
     grant_path: str
     grant: bytes
 
@@ -76,6 +78,16 @@ class HostPaths:
     def grants(self) -> str:
         """A grant file per container, ``<podUID>_<container>``."""
         return f"{self.vgpu}/grants"
+
+    @property
+    def locks(self) -> str:
+        """A folder per container, for shims that lock a file; not in the container's own folder, where it could be made a link."""
+        return f"{self.vgpu}/locks"
+
+    @property
+    def per_container(self) -> tuple[str, ...]:
+        """Folders in which every container has one entry, named by ``folder_name``."""
+        return (self.containers, self.grants, self.locks)
 
     @property
     def preload(self) -> str:
@@ -155,7 +167,7 @@ def needs(
     mounts = [
         *([Bind(host_path=shim.library, container_path=f"{INSIDE}/libvgpu.so")] if shim.library else []),
         Bind(host_path=folder, container_path=INSIDE, read_only=False),
-        Bind(host_path=f"{folder}/lock", container_path="/tmp/vgpulock", read_only=False),  # noqa: S108  # where old shims expect it
+        Bind(host_path=f"{paths.locks}/{name}", container_path="/tmp/vgpulock", read_only=False),  # noqa: S108  # where old shims expect it
         *([Bind(host_path=paths.preload, container_path="/etc/ld.so.preload")] if shim.library and not disabled else []),
         *([Bind(host_path=shim.license, container_path="/tmp/license")] if shim.license else []),  # noqa: S108
         *([Bind(host_path=shim.validator, container_path="/usr/bin/vgpuvalidator")] if shim.license and shim.validator else []),
@@ -164,7 +176,8 @@ def needs(
     return Needs(
         environment=environment,
         mounts=tuple(mounts),
-        folders=(folder, f"{folder}/lock"),
+        folders=(folder, f"{paths.locks}/{name}"),
+        mount_points=(f"{folder}/libvgpu.so", f"{folder}/{grant_file.NAME}"),
         grant_path=f"{paths.grants}/{name}",
         grant=grant,
     )

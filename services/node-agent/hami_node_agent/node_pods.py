@@ -21,6 +21,7 @@ from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, PODS, Cluster
 from hami_runtime.kube.informer import Informer
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 _MAX_BIND_TIME_DIGITS = 15
@@ -87,11 +88,11 @@ def _bind_time(text: str) -> int:
 class NodePods:
     """Informers of this node's pods and of the node."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, *, node: str) -> None:
+    def __init__(self, cluster: Cluster, clock: Clock, *, node: str, telemetry: Telemetry = OFF) -> None:
         self._cluster = cluster
         self._node = node
-        self._pods: Informer[Pod] = Informer(cluster, PODS, fields=f"spec.nodeName={node}", clock=clock)
-        self._nodes: Informer[Node] = Informer(cluster, NODES, fields=f"metadata.name={node}", clock=clock)
+        self._pods: Informer[Pod] = Informer(cluster, PODS, fields=f"spec.nodeName={node}", clock=clock, telemetry=telemetry)
+        self._nodes: Informer[Node] = Informer(cluster, NODES, fields=f"metadata.name={node}", clock=clock, telemetry=telemetry)
         self._by_uid: dict[str, Pod] = {}
         self.changed = Bell()
         self._pods.subscribe(self._pod_changed)

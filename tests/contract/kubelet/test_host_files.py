@@ -50,6 +50,16 @@ class HostFilesContract:
         files.make_folder(f"{root}/d")
         assert files.read(f"{root}/d/f") == b"x"
 
+    def test_a_plain_file_is_made_in_place_of_anything_else_and_kept_where_it_is(self, files: HostFiles, root: str) -> None:
+        files.write(f"{root}/folder/inside", b"x")
+        files.make_folder(f"{root}/kept")
+        for path in (f"{root}/folder", f"{root}/kept/new"):
+            files.make_plain(path)
+            assert files.read(path) == b""
+        files.write(f"{root}/kept/new", b"x")
+        files.make_plain(f"{root}/kept/new")
+        assert files.read(f"{root}/kept/new") == b"x"
+
 
 class TestMemoryFiles(HostFilesContract):
     @pytest.fixture
@@ -76,6 +86,16 @@ class TestRealFiles(HostFilesContract):
         Path(f"{root}/file").symlink_to(f"{root}/kept/f")
         files.write(f"{root}/file", b"y")
         assert files.read(f"{root}/kept/f") == b"x"
+
+    def test_a_link_in_place_of_a_plain_file_is_removed_not_followed(self, files: HostFiles, root: str) -> None:
+        files.write(f"{root}/host", b"of the host")
+        Path(f"{root}/grant").symlink_to(f"{root}/host")
+        Path(f"{root}/dangling").symlink_to(f"{root}/nowhere")
+        for name in ("grant", "dangling"):
+            files.make_plain(f"{root}/{name}")
+            assert not Path(f"{root}/{name}").is_symlink()
+            assert files.read(f"{root}/{name}") == b""
+        assert files.read(f"{root}/host") == b"of the host"
 
     def test_an_unfinished_write_of_a_dead_process_is_no_obstacle(self, files: HostFiles, root: str) -> None:
         Path(f"{root}/.f.unfinished").write_bytes(b"half")

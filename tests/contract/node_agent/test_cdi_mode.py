@@ -9,6 +9,8 @@ import pytest
 
 from hami_node_agent.identity import ListedPod
 from hami_node_agent.refusals import RefusalKind, Refused
+from hami_protocol import subjects
+from hami_protocol.devices import AllocationMode
 from hami_protocol.events import AllocationFailed, AllocationSucceeded
 from tests.contract.node_agent.world import World, play
 
@@ -157,6 +159,80 @@ def test_a_grant_of_more_devices_than_kubelet_gave_is_refused() -> None:
         pod = await world.pod("p", written={"hami.io/vgpu-devices-allocated": two}, publish=held, c=[("GPU-a", 100, 1)])
         await world.kubelet.admit(world.agent, pod)
         assert await refusal_of(world, world.kubelet.ids(pod, "c")) is RefusalKind.COUNT_DIFFERS
+
+    play(scenario)
+
+
+def test_a_long_running_pod_restarts_although_the_log_of_grants_is_no_longer_kept() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", c=[("GPU-a", 200, 2)])
+        await world.kubelet.admit(world.agent, pod)
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        await world.bus.purge(subjects.ALLOCATIONS, subjects.ALL_ALLOCATIONS)
+        await world.kill()
+        await world.start()
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        await world.annotate(pod, {"hami.io/vgpu-devices-allocated": "GPU-a,NVIDIA,24000,2:;"})
+        assert await refusal_of(world, world.kubelet.ids(pod, "c")) is RefusalKind.NO_GRANT
+
+    play(scenario)
+
+
+def test_what_a_container_left_where_grant_and_shim_are_mounted_is_no_way_around_them() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", c=[("GPU-a", 200, 2)])
+        await world.kubelet.admit(world.agent, pod)
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        folder = f"/usr/local/vgpu/containers/{pod.metadata.uid}_c"
+        del world.files.contents[f"{folder}/grant"]
+        world.files.write(f"{folder}/grant/a-folder-of-the-tenant", b"x")
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        assert world.files.read(f"{folder}/grant") == b""
+        assert world.files.names(folder) == ["grant", "libvgpu.so"]
+
+    play(scenario)
+
+
+def test_a_pod_that_was_served_before_the_node_changed_to_cdi_restarts_with_what_it_was_granted() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", c=[("GPU-a", 200, 2)])
+        await world.kubelet.admit(world.agent, pod)
+        await world.kill()
+        world.mode = AllocationMode.CDI
+        world.agent = world.new_agent()
+        await world.start()
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        assert world.specs() == {}
+
+    play(scenario, AllocationMode.ENVVAR)
+
+
+def test_a_pod_that_was_given_a_name_before_the_node_changed_to_envvar_gets_what_the_name_stands_for() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", c=[("GPU-a", 200, 2)])
+        await world.kubelet.admit(world.agent, pod)
+        await world.kill()
+        world.mode = AllocationMode.ENVVAR
+        world.agent = world.new_agent()
+        await world.start()
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        assert len(world.specs()) == 1
+
+    play(scenario)
+
+
+def test_the_cluster_is_not_asked_again_and_again_about_ended_pods_that_nobody_deletes() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", c=[("GPU-a", 200, 2)])
+        await world.kubelet.admit(world.agent, pod)
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        await world.phase(pod, "Succeeded")
+        world.kubelet.end(pod)
+        await asyncio.sleep(120)
+        before = world.client.calls["list", "pods"]
+        await asyncio.sleep(3600)
+        assert world.client.calls["list", "pods"] == before
+        assert world.specs() == {}
 
     play(scenario)
 

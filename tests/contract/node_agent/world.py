@@ -265,6 +265,11 @@ class World:
         await self.admin.patch(NODES, NODE, {"metadata": {"annotations": {keys.NODE_LOCK: value}}})
         await asyncio.sleep(0.01)
 
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        """What somebody writes on a pod that is bound."""
+        await self.admin.patch(PODS, pod.metadata.name, {"metadata": {"annotations": dict(annotations)}}, namespace="default")
+        await asyncio.sleep(0.01)
+
     async def phase(self, pod: Pod, phase: str) -> None:
         await self.admin.patch(PODS, pod.metadata.name, {"status": {"phase": phase}}, namespace="default", subresource="status")
         await asyncio.sleep(0.01)

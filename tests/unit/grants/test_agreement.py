@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hami_node_agent import grants
-from hami_node_agent.refusals import RefusalKind
+from hami_node_agent.refusals import Refusal, RefusalKind
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, VendorAssignment
 from tests.builders import a_ref
 
@@ -25,12 +25,12 @@ def assigned(**mib: int) -> VendorAssignment:
 
 
 def test_equal_records_agree_whatever_containers_without_devices_they_name() -> None:
-    assert grants.agreed(POD, assigned(c0=500, c1=0), assigned(c0=500), event_required=True) is None
+    assert grants.agreed(POD, assigned(c0=500, c1=0), assigned(c0=500), event_required=True) == assigned(c0=500, c1=0)
 
 
 def test_a_changed_annotation_is_refused_for_good_with_both_figures() -> None:
     refusal = grants.agreed(POD, assigned(c0=24000), assigned(c0=500), event_required=True)
-    assert refusal is not None
+    assert isinstance(refusal, Refusal)
     assert refusal.kind is RefusalKind.GRANT_DIFFERS
     assert refusal.final
     assert "24000" in refusal.reason
@@ -39,25 +39,25 @@ def test_a_changed_annotation_is_refused_for_good_with_both_figures() -> None:
 
 def test_a_container_that_only_the_annotation_has_is_refused() -> None:
     refusal = grants.agreed(POD, assigned(c0=500, c1=500), assigned(c0=500), event_required=False)
-    assert refusal is not None
+    assert isinstance(refusal, Refusal)
     assert refusal.kind is RefusalKind.GRANT_DIFFERS
 
 
 def test_an_annotation_that_no_event_backs_is_refused_while_the_bus_is_up_and_may_come_right() -> None:
     refusal = grants.agreed(POD, assigned(c0=500), None, event_required=True)
-    assert refusal is not None
+    assert isinstance(refusal, Refusal)
     assert refusal.kind is RefusalKind.NO_GRANT
     assert not refusal.final
 
 
 def test_with_the_bus_down_the_annotation_decides() -> None:
-    assert grants.agreed(POD, assigned(c0=500), None, event_required=False) is None
+    assert grants.agreed(POD, assigned(c0=500), None, event_required=False) == assigned(c0=500)
 
 
 def test_a_pod_without_an_annotation_is_never_served() -> None:
     for granted in (None, assigned(c0=500)):
         refusal = grants.agreed(POD, None, granted, event_required=False)
-        assert refusal is not None
+        assert isinstance(refusal, Refusal)
         assert refusal.kind is RefusalKind.NO_GRANT
 
 

@@ -55,7 +55,7 @@ def test_the_containers_folder_is_named_after_pod_and_container_and_is_all_that_
     writable = [bind for bind in found.mounts if not bind.read_only]
     assert [(bind.host_path, bind.container_path) for bind in writable] == [
         ("/usr/local/vgpu/containers/testuid_testcname", "/usr/local/vgpu"),
-        ("/usr/local/vgpu/containers/testuid_testcname/lock", "/tmp/vgpulock"),
+        ("/usr/local/vgpu/locks/testuid_testcname", "/tmp/vgpulock"),
     ]
 
 
