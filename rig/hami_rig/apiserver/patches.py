@@ -69,7 +69,7 @@ def _merged(struct: Type | None, target: Mapping[str, Any], patch: Mapping[str, 
     for name in (key.removeprefix(_ORDER) for key in patch if key.startswith(_ORDER)):
         field = struct.fields.get(name) if struct else None
         if name not in given and field and field.merge_key is not None and name in result:
-            result[name] = _ordered(field.merge_key, result[name], patch[_ORDER + name])
+            result[name] = _ordered(field.merge_key, result[name], result[name], patch[_ORDER + name])
     return result
 
 
@@ -84,7 +84,7 @@ def _merged_value(field: Field | None, before: Any, value: Any, order: Sequence[
 
 def _merged_list(element: Type | None, key: str, target: Sequence[Any], patch: Sequence[Any], order: Sequence[Any] | None) -> list[Any]:
     if key == "":
-        return [*target, *(each for each in patch if each not in target)]
+        return _ordered(key, [*target, *(each for each in patch if each not in target)], target, patch if order is None else order)
     if not all(isinstance(each, Mapping) for each in patch):
         raise ApiError.bad_request(f"map: the elements of a list that is merged by {key} must be objects")
     if any(each.get("$patch") == "replace" for each in patch):
@@ -101,20 +101,27 @@ def _merged_list(element: Type | None, key: str, target: Sequence[Any], patch: S
             result.append(_merged(element, {}, each))
         else:
             result[index] = _merged(element, result[index], each)
-    return result if order is None else _ordered(key, result, order)
+    return _ordered(key, result, target, patch if order is None else order)
 
 
-def _ordered(key: str, elements: Sequence[Any], order: Sequence[Any]) -> list[Any]:
-    """The elements in the order that the client wants; those it does not know stay behind the element they followed."""
-    wanted = [each.get(key) if isinstance(each, Mapping) else each for each in order]
-    places: list[tuple[int, int]] = []
-    place = -1
-    for index, each in enumerate(elements):
-        identity = each.get(key) if isinstance(each, Mapping) else each
-        if identity in wanted:
-            place = wanted.index(identity)
-        places.append((place, index))
-    return [elements[index] for _, index in sorted(places)]
+def _ordered(key: str, elements: Sequence[Any], before: Sequence[Any], order: Sequence[Any]) -> list[Any]:
+    """The elements as the server orders them: the client's in its order, merged with the others in theirs.
+
+    Of two that could come next, one that only the server knows goes first if it stood before the client's one; so what is new goes first.
+    """
+
+    def identity(each: Any) -> Any:
+        return each.get(key) if key and isinstance(each, Mapping) else each
+
+    wanted, stood = [identity(each) for each in order], [identity(each) for each in before]
+    clients = sorted((each for each in elements if identity(each) in wanted), key=lambda each: wanted.index(identity(each)))
+    others = [each for each in elements if identity(each) not in wanted]
+    result: list[Any] = []
+    while clients and others:
+        other, mine = identity(others[0]), identity(clients[0])
+        first = others if other in stood and mine in stood and stood.index(other) < stood.index(mine) else clients
+        result.append(first.pop(0))
+    return [*result, *clients, *others]
 
 
 def _plain(value: Any) -> Any:

@@ -160,7 +160,9 @@ def _struct(struct: Type, value: Any, path: str, owner: str, unknown: list[str])
         if field is None:
             unknown.append(where)
             continue
-        result[name] = _field(field, each, where, struct.go_name, unknown)
+        read = _field(field, each, where, struct.go_name, unknown)
+        if read or not field.shape:  # an empty list or map is the same as none
+            result[name] = read
     return result
 
 

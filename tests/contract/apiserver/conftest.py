@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import io
 import json
 import os
 import ssl
@@ -70,7 +71,7 @@ class Api:
         self.budgets = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
 
     async def call(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json", **query: str) -> Answer:
-        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        data = body if isinstance(body, bytes | io.BytesIO) else None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": content_type, "Accept": query.pop("accept", "application/json")}
         async with self._session.request(method, self._url + path, data=data, params=query, headers=headers) as response:
             text = await response.text()
