@@ -27,6 +27,7 @@ from hami_webhook.review import Policy
 from hami_webhook.service import Webhook
 from hami_webhook.stores import SecretStore
 
+SCHEDULER = "system:serviceaccount:kube-system:hami-scheduler"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -90,11 +91,11 @@ class Served:
 
 
 @asynccontextmanager
-async def a_replica(store: ObjectStore, clock: FixedClock, **options: Any) -> AsyncIterator[Served]:
+async def a_replica(store: ObjectStore, clock: FixedClock, *, cluster: Any = None, **options: Any) -> AsyncIterator[Served]:
     catalog = Catalog()
-    cluster = MemoryCluster(store)
+    cluster = cluster or MemoryCluster(store)
     context = server_context()
-    webhook = Webhook(cluster, clock, catalog, Policy())
+    webhook = Webhook(cluster, clock, catalog, Policy(trusted_users=frozenset({SCHEDULER})))
     stop = asyncio.Event()
     app = Reviews(webhook.reviewer, **options).application()
     async with serve_app(app, ssl=context, shutdown_seconds=0.1) as port:
@@ -110,7 +111,7 @@ async def a_replica(store: ObjectStore, clock: FixedClock, **options: Any) -> As
                         authorities,
                         resources=catalog.managed_resources,
                         system_keys=catalog.system_pod_keys,
-                        trusted_users=["system:serviceaccount:kube-system:hami-scheduler"],
+                        trusted_users=[SCHEDULER],
                         failure_policy="Fail",
                         all_pods=False,
                     ),
