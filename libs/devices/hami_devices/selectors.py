@@ -19,7 +19,7 @@ from hami_protocol.errors import QuantityError
 
 MAX_ITEMS: Final = 256
 MAX_ITEM_CHARACTERS: Final = 253
-_ANOTHER_MODEL: Final = frozenset({"ada", "blackwell", "d", "laptop", "max", "mobile", "nvl", "sff", "super", "ti"})
+_ANOTHER_MODEL: Final = frozenset({"ada", "d", "laptop", "max", "mobile", "sff", "super", "ti"})
 """Words that, after a model's name, make it another model."""
 _WORDS: Final = re.compile(r"[^\s_/()-]+")
 _GLOB: Final = frozenset("*?[")

@@ -148,6 +148,16 @@ def test_a_fence_stands_before_and_after_its_node() -> None:
     assert state.judge(a_request(), ["n1"], uid="u").failed == {"n1": "node has an unreadable record"}
 
 
+def test_a_node_that_registers_too_many_devices_is_fenced_until_it_does_not() -> None:
+    state = a_cluster(n1=1)
+    state.upsert_node("n1", {"NVIDIA": tuple(a_device(f"u{number}") for number in range(65))})
+    refused = state.judge(a_request(), ["n1"], uid="u")
+    assert isinstance(refused, Refusal)
+    assert "registers 65 NVIDIA devices; accepted: at most 64" in refused.summary
+    state.upsert_node("n1", {"NVIDIA": tuple(a_device(f"u{number}") for number in range(64))})
+    assert isinstance(state.judge(a_request(count=64), ["n1"], uid="u"), Placement)
+
+
 def test_c7_a_silent_node_takes_no_new_pods_and_keeps_its_charges() -> None:
     state = a_cluster(n1=1)
     charge(state, "n1", "n1-0", 8000, 0)

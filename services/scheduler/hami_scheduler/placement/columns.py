@@ -213,12 +213,12 @@ class _Walk:
         state, view = self._state, self._verdicts.view
         self._refuse(~self._known, Reason.UNREGISTERED, True)
         for vendor in dict.fromkeys(asked.vendor for container in self._request.containers for asked in container.requests):
+            self._refuse(state.fenced[view], Reason.FENCED, False)
             table = state.tables.get(vendor)
             if table is None:
                 self._refuse(np.ones_like(self._alive), Reason.UNREGISTERED, True)
                 break
             self._refuse(table.count[view] == 0, Reason.UNREGISTERED, True)
-            self._refuse(state.fenced[view], Reason.FENCED, False)
             self._refuse(~table.available[view], Reason.UNAVAILABLE, False)
             self._devices[vendor] = _Devices(table, view)
 

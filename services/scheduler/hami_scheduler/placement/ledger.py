@@ -73,6 +73,7 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._by_node: dict[str, dict[str, None]] = {}
+        self._by_namespace: dict[str, dict[str, None]] = {}
         self._reserved: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -89,6 +90,10 @@ class Ledger:
         """The entries on ``node``."""
         return (self._entries[uid] for uid in self._by_node.get(node, ()))
 
+    def in_namespace(self, namespace: str) -> Iterator[Entry]:
+        """The entries of pods of ``namespace``."""
+        return (self._entries[uid] for uid in self._by_namespace.get(namespace, ()))
+
     def put(self, entry: Entry) -> None:
         """Enter a pod that has no entry."""
         uid = entry.pod.uid
@@ -96,6 +101,7 @@ class Ledger:
             raise LedgerError(f"pod {entry.pod} ({uid}) is already entered")
         self._entries[uid] = entry
         self._by_node.setdefault(entry.node, {})[uid] = None
+        self._by_namespace.setdefault(entry.pod.namespace, {})[uid] = None
         if entry.phase is Phase.RESERVED:
             self._reserved[uid] = None
 
@@ -104,10 +110,10 @@ class Ledger:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             self._reserved.pop(uid, None)
-            uids = self._by_node[entry.node]
-            del uids[uid]
-            if not uids:
-                del self._by_node[entry.node]
+            for index, key in ((self._by_node, entry.node), (self._by_namespace, entry.pod.namespace)):
+                del index[key][uid]
+                if not index[key]:
+                    del index[key]
         return entry
 
     def renew(self, uid: str, now: float) -> Entry | None:

@@ -26,6 +26,8 @@ from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, 
 from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
 from hami_scheduler.placement.table import Flags, Ints, Sums, Table
 
+MAX_DEVICES: Final = 64
+"""Per node and vendor: each place costs a row over all nodes, so that one node's record could make the columns large."""
 _FIRST_ROOM: Final = 64
 
 
@@ -61,11 +63,11 @@ class ClusterState:
         cordoned: frozenset[str] = frozenset(),
         pair_scores: PairScores | None = None,
     ) -> None:
-        """Make ``devices`` (by vendor) what the node has; what its pods hold stays charged.
+        """Make ``devices`` (by vendor) what the node has; what its pods hold stays charged. More than ``MAX_DEVICES`` fence it.
 
         Args:
             name: of the node.
-            devices: by the vendor's common word; a vendor left out has none there.
+            devices: by the vendor's common word, each UUID once; a vendor left out has none there.
             cordoned: UUIDs that take no new shares.
             pair_scores: how well pairs of its devices are linked, where it says so.
         """
@@ -78,7 +80,13 @@ class ClusterState:
                     if other in self._numbers:
                         table.available[self._numbers[other]] = False
         for vendor, table in self.tables.items():
-            table.set_node(node, devices.get(vendor, ()), cordoned, self._charges_on(name, vendor))
+            listed = devices.get(vendor, ())
+            if len(listed) > MAX_DEVICES:
+                self.fence(name, f"devices of {vendor}", f"registers {len(listed)} {vendor} devices; accepted: at most {MAX_DEVICES}")
+                listed = ()
+            else:
+                self.unfence(name, f"devices of {vendor}")
+            table.set_node(node, listed, cordoned, self._charges_on(name, vendor))
         if pair_scores:
             self._pair_scores[node] = pair_scores
         else:
@@ -220,10 +228,10 @@ class ClusterState:
 
     def _whole_node(self, node: int, vendor: str) -> Reason | None:
         table = self.tables.get(vendor)
-        if table is None or not table.count[node]:
-            return Reason.UNREGISTERED
         if self.fenced[node]:
             return Reason.FENCED
+        if table is None or not table.count[node]:
+            return Reason.UNREGISTERED
         return None if table.available[node] else Reason.UNAVAILABLE
 
     # Deciding
@@ -339,6 +347,10 @@ class ClusterState:
     def entries_on(self, node: str) -> Iterable[Entry]:
         """What the pods on ``node`` hold."""
         return self._ledger.on_node(node)
+
+    def entries_in(self, namespace: str) -> Iterable[Entry]:
+        """What the pods of ``namespace`` hold."""
+        return self._ledger.in_namespace(namespace)
 
     def _enter(self, entry: Entry) -> Entry:
         self.release(entry.pod.uid)
