@@ -60,6 +60,8 @@ class Admission:
         """
         if new_pod := _new_pod(attempt):
             attempt = structs.replace(attempt, object=default_tolerations(_classed(self._store, new_pod)))
+        elif changed_pod := _changed_pod(attempt):
+            attempt = structs.replace(attempt, object=default_tolerations(changed_pod))
         asked: list[tuple[Object, Object | None]] = []
         for webhook in matching(self._configurations(MUTATING_WEBHOOKS), attempt, self._namespace_labels(attempt)):
             attempt = await self._ask(webhook, attempt, warnings, normal)
@@ -159,6 +161,15 @@ class Admission:
 def _new_pod(attempt: Attempt) -> Object | None:
     created = attempt.resource == PODS and attempt.operation == "CREATE" and not attempt.subresource
     return attempt.object if created else None
+
+
+def _changed_pod(attempt: Attempt) -> Object | None:
+    """A pod that is updated, with the priority that it was given once even if the update does not name it."""
+    if attempt.resource != PODS or attempt.operation != "UPDATE" or attempt.subresource or attempt.object is None:
+        return None
+    before = (attempt.old or {}).get("spec") or {}
+    kept = {name: before[name] for name in ("priority", "preemptionPolicy") if name in before}
+    return {**attempt.object, "spec": {**kept, **attempt.object.get("spec", {})}}
 
 
 def _classed(store: ObjectStore, pod: Object) -> Object:

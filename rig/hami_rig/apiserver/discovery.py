@@ -11,6 +11,7 @@ import msgspec
 
 from hami_rig.apiserver.schema import Field, Type, type_named
 from hami_rig.apiserver.served import REVIEWS, Served, served_groups
+from hami_runtime.kube.store_resources import POD_DISRUPTION_BUDGETS
 
 __all__ = ["aggregated", "described", "is_served_group"]
 
@@ -97,15 +98,10 @@ def _resource_list(group: str) -> dict[str, Any]:
             entry["categories"] = list(served.categories)
         resources.append(entry)
         for name, (kind, verbs) in served.subresources.items():
-            resources.append(
-                {
-                    "name": f"{resource.plural}/{name}",
-                    "singularName": "",
-                    "namespaced": resource.namespaced,
-                    "kind": kind,
-                    "verbs": list(verbs),
-                }
-            )
+            entry = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced, "kind": kind}
+            if kind == "Eviction":  # kubectl drain evicts only where the group is named
+                entry |= {"group": POD_DISRUPTION_BUDGETS.group, "version": POD_DISRUPTION_BUDGETS.version}
+            resources.append({**entry, "verbs": list(verbs)})
     for review in REVIEWS.values():
         if review.group == group:
             entry = {"name": review.plural, "singularName": review.kind.lower(), "namespaced": False, "kind": review.kind}
@@ -134,7 +130,7 @@ def _aggregated_resources(group: str) -> list[dict[str, Any]]:
     resources: dict[str, dict[str, Any]] = {}
     for entry in _resource_list(group)["resources"]:
         name, _, subresource = entry["name"].partition("/")
-        kind = {"group": "policy" if entry["kind"] == "Eviction" else group, "version": "v1", "kind": entry["kind"]}
+        kind = {"group": entry.get("group", group), "version": "v1", "kind": entry["kind"]}
         if subresource:
             described = {"subresource": subresource, "responseKind": kind, "verbs": entry["verbs"]}
             resources[name].setdefault("subresources", []).append(described)

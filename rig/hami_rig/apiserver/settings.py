@@ -22,7 +22,7 @@ class ApiServerSettings(Struct, frozen=True, kw_only=True):
     """The administrator's bearer token. Without one nobody has to show any, and everybody is the administrator."""
     seed: int | None = None
     """Makes uids and generated names the same in every run."""
-    watch_history: int = 20_000
+    watch_history: int = 10_000
     """How many changes of each kind a watch can go back."""
     bookmark_seconds: float = 30.0
     """How often an idle watch that asked for bookmarks gets one."""

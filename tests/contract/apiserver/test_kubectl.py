@@ -24,6 +24,31 @@ async def test_apply_creates_then_changes_then_leaves_alone(api: Api) -> None:
     assert pod["spec"]["containers"][0]["image"] == "busybox:2"
 
 
+async def test_replace_keeps_what_the_server_filled_in(api: Api) -> None:
+    await api.kubectl("apply", "-f", "-", stdin=POD)
+    before = (await api.get(f"{api.pods}/p")).body
+    assert await api.kubectl("replace", "-f", "-", stdin=POD.replace("busybox:1", "busybox:2")) == (0, "pod/p replaced\n")
+    after = (await api.get(f"{api.pods}/p")).body
+    for name in ("priority", "preemptionPolicy", "tolerations"):
+        assert after["spec"][name] == before["spec"][name]
+
+
+async def test_a_node_is_cordoned_tainted_and_drained(api: Api) -> None:
+    name = f"node-{api.namespace}"
+    await api.post("/api/v1/nodes", {"metadata": {"name": name}})
+    await api.post(api.pods, a_pod())
+    await api.post(f"{api.pods}/p/binding", a_binding(node=name))
+    assert await api.kubectl("cordon", name) == (0, f"node/{name} cordoned\n")
+    assert await api.kubectl("taint", "node", name, "k=v:NoSchedule") == (0, f"node/{name} tainted\n")
+    node = (await api.get(f"/api/v1/nodes/{name}")).body
+    assert node["spec"]["unschedulable"] is True
+    assert {"key": "k", "value": "v", "effect": "NoSchedule"} in node["spec"]["taints"]
+    code, output = await api.kubectl("drain", name, "--force", "--grace-period=0", "--timeout=5s")
+    await api.delete(f"/api/v1/nodes/{name}")
+    assert (code, "pod/p evicted" in output) == (0, True), output
+    assert (await api.get(f"{api.pods}/p")).code == 404
+
+
 async def test_apply_names_the_field_that_is_unknown(api: Api) -> None:
     code, output = await api.kubectl("apply", "-f", "-", stdin=POD.replace("spec:", "spec:\n  nodSelector: {a: b}"))
     assert code == 1
