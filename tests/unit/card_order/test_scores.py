@@ -53,6 +53,12 @@ FORTY = a_share(1, memory_percent=40)
         example("scheduler 24.1 #8 b", B, [FORTY], Weights(memory=3), 27),
         example("scheduler 24.1 #9 a", A, [FORTY], Weights(cores=3), 34),
         example("scheduler 24.1 #9 b", B, [FORTY], Weights(cores=3), 17),
+        example("vendors 1.11 L269", BUSY, [], Weights(), 7.0),
+        example("vendors 1.11 L270", BUSY, [a_share(4, memory_mib=1024, cores=1), OTHER], Weights(), 11.75),
+        example("vendors 1.11 L271", IDLE, [a_share(1, memory_percent=50, cores=2)], Weights(), 8.0),
+        example("vendors 1.11 L272", A, [FORTY], Weights(), 16),
+        example("vendors 1.11 L272 memory", A, [FORTY], Weights(memory=3), 26),
+        example("vendors 1.11 L272 cores", A, [FORTY], Weights(cores=3), 34),
     ],
 )
 def test_devices_score(state: DeviceState, requests: list[DeviceRequest], weights: Weights, score: float) -> None:

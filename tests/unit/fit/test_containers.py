@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_devices.fit import fit_container, fit_device
+from hami_devices.fit import charged, fit_container, fit_device
 from hami_devices.model import DeviceRequest, DeviceState, Reason, Selectors
 from hami_devices.order import read_order
 from hami_devices.reasons import Misfit, render
@@ -188,6 +188,12 @@ def test_numa_does_not_come_before_load(policy: str, count: int, result: list[st
 def test_a_card_in_mig_mode_takes_no_share() -> None:
     assert fit([dev(mode="mig")], a_share(1)) == "1/1 CardMigTopologyInfeasible"
     assert fit([dev(mode="mig")], a_share(1), selectors=Selectors(modes=("hami-core",))) == "1/1 CardTypeMismatch"
+
+
+@pytest.mark.example("vendors 1.13 L287")
+def test_a_share_adds_one_slot_its_memory_and_its_cores() -> None:
+    after = charged(dev(used_cores=15, used_memory_mib=2000), 1024, 50)
+    assert (after.used_shares, after.used_cores, after.used_memory_mib) == (1, 65, 3024)
 
 
 STATES = st.builds(
