@@ -71,8 +71,8 @@ async def measure(options: argparse.Namespace) -> None:
         scheduler.picture.node_changed(None, node)
     for pod in _world.placed_pods(options.pods, options.nodes, options.cards):
         scheduler.picture.pod_changed(None, pod)
-    scheduler.nodes.synced.set()
-    scheduler.pods.synced.set()
+    for informer in (scheduler.nodes, scheduler.pods, scheduler.quotas):
+        informer.synced.set()
     collector.set_aside()
     server = _Durations(scheduler.metrics)
     async with forwarding() as forwarder, serve_app(extender.application(scheduler, forwarder)) as port:

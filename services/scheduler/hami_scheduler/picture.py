@@ -33,6 +33,7 @@ from hami_scheduler.metrics import Metrics
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.placement import ClusterState, Phase
 from hami_scheduler.pods import Ended, PodLedger
+from hami_scheduler.quotas import Quotas
 from hami_scheduler.reservations import Reservations
 from hami_scheduler.verdicts import WARNING, Publish, Record, Verdicts
 from hami_scheduler.waking import Waking
@@ -66,6 +67,7 @@ class Picture:
         self.state = ClusterState(catalog)
         self.inventory = Inventory(self.state, catalog)
         self.pods = PodLedger(self.state, catalog)
+        self.quotas = Quotas(catalog)
         self.reservations = Reservations(longest_seconds=hold_seconds)
         self.waking = Waking(self.state)
         self.grants = GrantLog(catalog)

@@ -12,12 +12,12 @@ import structlog
 from msgspec import Struct
 
 from hami_devices.catalog import Catalog
-from hami_devices.model import PodRequest
+from hami_devices.model import PodRequest, Reason
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.events import PodAssigned
-from hami_protocol.kubernetes import Node, Pod
+from hami_protocol.kubernetes import Node, Pod, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.bus.port import Bus
 from hami_runtime.clock import Clock
@@ -65,6 +65,7 @@ class Scheduler:
         picture: all that it knows.
         pods: the pods, as the watch shows them.
         nodes: the nodes, likewise.
+        quotas: the namespaces' quotas, likewise.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class Scheduler:
             telemetry.registry.register(CardCollector(self.picture))
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
+        self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
+        self.quotas.subscribe(self.picture.quotas.changed)
         self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, expiry_seconds=options.lock_expiry_seconds)
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
@@ -153,8 +156,9 @@ class Scheduler:
 
     def unready(self) -> str | None:
         """Why it cannot do its job now; None when it can. A follower that has read the cluster is ready."""
-        missing = [name for name, informer in (("nodes", self.nodes), ("pods", self.pods)) if not informer.synced.is_set()]
-        return f"not read yet: {' and '.join(missing)}" if missing else None
+        read = {"nodes": self.nodes.synced, "pods": self.pods.synced, "quotas": self.quotas.synced}
+        missing = [name for name, synced in read.items() if not synced.is_set()]
+        return f"not read yet: {', '.join(missing)}" if missing else None
 
     def obstacle(self) -> str | None:
         """Why it cannot decide now: what ``unready`` says, or that another replica leads."""
@@ -170,6 +174,7 @@ class Scheduler:
         own: tuple[Loop, ...] = (
             self.nodes.run,
             self.pods.run,
+            self.quotas.run,
             self._events.run,
             self._publish,
             self._feeds.follow_devices,
@@ -271,10 +276,23 @@ class Scheduler:
         if not request.asks:
             picture.give_up(ref, "the pod asks for nothing any more")
             return FilterAnswer(node_names=names)
-        found = picture.state.judge(request, names, uid=uid, ranked=self._options.placement is PlacementMode.RANKED)
+        found = self._judge(ref, request, names, ranked=self._options.placement is PlacementMode.RANKED)
         if isinstance(found, Refusal):
             return self._refuse(ref, request, found, len(names))
         return self._place(ref, request, found, len(names))
+
+    def _judge(self, ref: PodRef, request: PodRequest, names: list[str], *, ranked: bool = False) -> Placement | Refusal:
+        """The best of ``names``, unless the namespace's quota is used up."""
+        state = self.picture.state
+        found = state.judge(request, names, uid=ref.uid, ranked=ranked)
+        if isinstance(found, Refusal):
+            return found
+        others = (entry for entry in state.entries_in(ref.namespace) if entry.pod.uid != ref.uid)
+        exceeded = self.picture.quotas.exceeded(ref.namespace, found.charges, others)
+        if exceeded is None:
+            return found
+        reason = str(Reason.QUOTA)
+        return Refusal(failed=dict.fromkeys(names, reason), unresolvable={}, summary=exceeded, reasons={reason: len(names)}, nearest=())
 
     def _refuse(self, ref: PodRef, request: PodRequest, refusal: Refusal, node_count: int) -> FilterAnswer:
         picture = self.picture
@@ -344,7 +362,7 @@ class Scheduler:
                 return f"{INVALID_REQUEST}: {exc}"
             if not request.asks:
                 return ()
-            found = state.judge(request, [node], uid=ref.uid)
+            found = self._judge(ref, request, [node])
             if isinstance(found, Refusal):
                 reason = found.failed.get(node) or found.unresolvable.get(node) or found.summary
                 self.picture.give_up(ref, f"no room on {node} any more")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,8 @@ class Fault:
 
     error: api.ClusterError
     applied: bool = False
-    delay_seconds: float = 0.0
+    late_seconds: float | None = None
+    """It takes effect after all, so long after the error was told."""
 
 
 def lost_answer() -> Fault:
@@ -30,6 +32,11 @@ def lost_answer() -> Fault:
 def lost_request() -> Fault:
     """The write did not take effect, and nobody can tell."""
     return Fault(api.Unavailable("the connection was lost", maybe_applied=True))
+
+
+def late(seconds: float) -> Fault:
+    """The request takes effect long after everybody has given it up."""
+    return Fault(api.Unavailable("timed out", maybe_applied=True), late_seconds=seconds)
 
 
 def overloaded() -> Fault:
@@ -50,6 +57,7 @@ class FaultyCluster(MemoryCluster):
     faults: deque[Fault] = field(default_factory=deque)
     hold: asyncio.Event | None = None
     """While it is there and not set, a bind waits before it takes effect."""
+    on_their_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         super().__init__(self.store)
@@ -65,8 +73,14 @@ class FaultyCluster(MemoryCluster):
         if fault is None or fault.applied:
             await super().bind(pod, node, annotations=annotations, labels=labels, resource_version=resource_version)
         if fault is not None:
-            await asyncio.sleep(fault.delay_seconds)
+            if fault.late_seconds is not None:
+                self.on_their_way.add(asyncio.create_task(self._later(fault.late_seconds, pod, node, annotations, labels)))
             raise fault.error
+
+    async def _later(self, seconds: float, pod: PodRef, node: str, annotations: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        await asyncio.sleep(seconds)
+        with suppress(api.ClusterError):
+            await super().bind(pod, node, annotations=annotations, labels=labels)
 
     async def patch_conditions(self, pod: PodRef, conditions: Sequence[api.Body]) -> None:
         if self.faults:

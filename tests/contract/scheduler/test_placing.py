@@ -239,3 +239,22 @@ async def test_explain_says_why_with_figures(world: World) -> None:
         assert found.node == "n1"
         assert found.holding is not None
         assert scheduler.explain("default", "nobody") is None
+
+
+@story
+async def test_a_namespaces_quota_is_judged_and_used_in_one_step(world: World) -> None:
+    """Admission lets both in, for each fits by itself; a percentage is an amount only here."""
+    await world.node("n1")
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "13000"}}}
+    await world.admin.create(api.QUOTAS, quota, namespace="default")
+    async with world.scheduler() as scheduler:
+        first = await world.pod("p1", gpu=1, **{"gpumem-percentage": 50})
+        second = await world.pod("p2", gpu=1, gpumem=1000)
+        assert asked(scheduler, first).node_names == ["n1"]
+        assert asked(scheduler, second).failed == {"n1": "ResourceQuotaNotFit"}
+        assert "ResourceQuotaNotFit" in await scheduler.bind(ref(second), "n1")
+        assert await scheduler.bind(ref(first), "n1") == ""
+        await settle()
+        assert any("12288 MiB of 13000 MiB are used" in message for _, _, message in await world.events())
+        await world.finish(first)
+        assert await place(scheduler, second) == "n1"

@@ -161,9 +161,9 @@ async def test_filter_and_bind_say_try_again_until_the_cluster_is_read(world: Wo
     await world.node("n1")
     pod = await world.pod("p1", gpu=1, gpumem=2000)
     unread = Scheduler(cluster=world.admin, bus=world.bus, clock=world.clock, catalog=Catalog(), identity="s0")
-    assert asked(unread, pod).error == "not read yet: nodes and pods"
-    assert await unread.bind(ref(pod), "n1") == "not read yet: nodes and pods"
-    assert unread.unready() == "not read yet: nodes and pods"
+    assert asked(unread, pod).error == "not read yet: nodes, pods, quotas"
+    assert await unread.bind(ref(pod), "n1") == "not read yet: nodes, pods, quotas"
+    assert unread.unready() == "not read yet: nodes, pods, quotas"
 
 
 @story

@@ -55,8 +55,8 @@ class World:
         stop = asyncio.Event()
         running = asyncio.create_task(scheduler.run(stop))
         try:
-            await scheduler.nodes.synced.wait()
-            await scheduler.pods.synced.wait()
+            while scheduler.unready():
+                await settle()
             await settle()
             yield scheduler
             if not elect:

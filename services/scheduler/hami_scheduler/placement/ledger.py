@@ -68,7 +68,7 @@ class Entry:
 
 
 class Ledger:
-    """The entries by pod UID, and by node."""
+    """The entries by pod UID, and by node and namespace."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -147,13 +147,16 @@ class Ledger:
             InvariantError: they do not.
         """
         by_node: dict[str, set[str]] = {}
+        by_namespace: dict[str, set[str]] = {}
         for uid, entry in self._entries.items():
             hold(uid == entry.pod.uid, f"{entry.pod} is entered under {uid}")
             hold(
                 (entry.phase is Phase.RESERVED) == (entry.lapses_at is not None), f"{entry.pod} is {entry.phase}, lapses {entry.lapses_at}"
             )
             by_node.setdefault(entry.node, set()).add(uid)
+            by_namespace.setdefault(entry.pod.namespace, set()).add(uid)
         hold(by_node == {node: set(uids) for node, uids in self._by_node.items()}, "entries by node")
+        hold(by_namespace == {name: set(uids) for name, uids in self._by_namespace.items()}, "entries by namespace")
         reserved = {uid for uid, entry in self._entries.items() if entry.phase is Phase.RESERVED}
         hold(set(self._reserved) == reserved, "reserved entries")
 
