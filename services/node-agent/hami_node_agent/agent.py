@@ -29,6 +29,7 @@ from hami_node_agent.kubelet_records import KubeletRecords
 from hami_node_agent.needs import HostPaths, Shim
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods
+from hami_node_agent.outcomes import BehindGrants
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.registration import Registration
 from hami_node_agent.sharing import Sharing
@@ -61,10 +62,8 @@ class AgentOptions:
     policy: GrantPolicy = field(default_factory=GrantPolicy)
     paths: HostPaths = field(default_factory=HostPaths)
     cdi_folder: str = "/var/run/cdi"
-    shim: Shim = field(default_factory=Shim)
     shim_required: bool = False
     """Not ready, and serves nobody, without the shim."""
-    shim_version: str = ""
     pass_device_nodes: bool = False
     """``envvar``: also name the cards' device nodes in the answer, for runtimes that do not read ``NVIDIA_VISIBLE_DEVICES``."""
 
@@ -84,6 +83,7 @@ class NodeAgent:
         files: HostFiles,
         catalog: Catalog,
         driver: Callable[[], DriverEdits] = DriverEdits,
+        shim: Callable[[], Shim] = Shim,
         new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
         telemetry: Telemetry = OFF,
     ) -> None:
@@ -98,9 +98,11 @@ class NodeAgent:
         )
         self.pods = NodePods(cluster, clock, node=options.node, telemetry=telemetry)
         self.view = GrantsView(bus, node=options.node)
-        self.outbox = Outbox(bus, clock, source=f"/hami/node-agent/{options.node}", capacity=OUTBOX_CAPACITY, telemetry=telemetry)
+        behind_grants = BehindGrants(bus, self.view, clock)
+        self.outbox = Outbox(behind_grants, clock, source=f"/hami/node-agent/{options.node}", capacity=OUTBOX_CAPACITY, telemetry=telemetry)
         self.recorder = EventRecorder(cluster, clock, "hami-node-agent", telemetry=telemetry)
         self._clock = clock
+        self._shim = shim
         self._telemetry = telemetry
         self._granting = granting = Granting(
             node=options.node,
@@ -113,7 +115,7 @@ class NodeAgent:
             outbox=self.outbox,
             recorder=self.recorder,
             paths=options.paths,
-            shim=options.shim,
+            shim=shim,
             policy=options.policy,
             telemetry=telemetry,
         )
@@ -156,7 +158,7 @@ class NodeAgent:
             vendor=vendor,
             mode=options.mode,
             register_format=options.register_format,
-            shim_version=options.shim_version,
+            shim_version=lambda: shim().version,
             boot=new_name(),
         )
         self._allocations = telemetry.counter("hami_agent_allocations", "Allocate and PreStartContainer calls, by outcome")
@@ -195,7 +197,7 @@ class NodeAgent:
             return f"the hardware cannot be asked: {self.devices.lost}"
         if not self.pods.synced:
             return "this node's pods have not been listed yet"
-        if self.options.shim_required and not self.options.shim.library:
+        if self.options.shim_required and not self._shim().library:
             return f"the shim is not installed below {self.options.paths.vgpu}"
         return None
 
@@ -273,7 +275,7 @@ class NodeAgent:
         started = self._clock.monotonic()
         outcome = "failed"
         try:
-            if self.options.shim_required and not self.options.shim.library:
+            if self.options.shim_required and not self._shim().library:
                 raise Refused(Refusal(kind=RefusalKind.NOT_READY, reason=self.not_ready() or ""))
             with self._telemetry.span(call, node=self.options.node):
                 yield

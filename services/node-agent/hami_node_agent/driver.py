@@ -77,26 +77,46 @@ def find(
 
 
 class DriverSource:
-    """What containers need of the driver, found again when the cards or the base spec have changed."""
+    """What containers need of the driver, looked for again when the cards or the driver have changed."""
 
     def __init__(
-        self, devices: Callable[[], Sequence[PhysicalDevice]], look: Callable[[Sequence[PhysicalDevice]], cdi.DriverEdits]
+        self,
+        devices: Callable[[], Sequence[PhysicalDevice]],
+        look: Callable[[Sequence[PhysicalDevice]], cdi.DriverEdits],
+        *,
+        stamp: Callable[[], object],
     ) -> None:
-        """``look`` finds it for the cards that ``devices`` gives."""
+        """``look`` finds it for the cards that ``devices`` gives; ``stamp`` is cheap and differs when it has to be looked for again."""
         self._devices = devices
         self._look = look
-        self._found: tuple[Sequence[PhysicalDevice], cdi.DriverEdits] | None = None
+        self._stamp = stamp
+        self._found: tuple[object, cdi.DriverEdits] | None = None
 
     def __call__(self) -> cdi.DriverEdits:
-        """The edits for the cards as they are now.
+        """The edits for cards and driver as they are now.
 
         Raises:
             cdi.CdiError: the driver cannot be found; looked for again at the next call.
         """
         devices = self._devices()
-        if self._found is None or self._found[0] != devices:
-            self._found = (devices, self._look(devices))
+        state = (devices, self._stamp())
+        if self._found is None or self._found[0] != state:
+            self._found = (state, self._look(devices))
         return self._found[1]
+
+
+def versions(root: Path) -> tuple[str, ...]:
+    """The drivers below ``root``, as a stamp."""
+    return tuple(path.name for folder in LIBRARY_FOLDERS for path in sorted((root / folder).glob("libcuda.so.*.*")))
+
+
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Which file lies at ``path``."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def from_base_spec(path: Path, devices: Sequence[PhysicalDevice]) -> cdi.DriverEdits:

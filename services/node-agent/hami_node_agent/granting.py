@@ -6,7 +6,7 @@ API server. Outcomes go to the bus through the outbox, refusals to the pod's eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -67,7 +67,7 @@ class Granting:
         outbox: Outbox,
         recorder: EventRecorder,
         paths: HostPaths,
-        shim: Shim,
+        shim: Callable[[], Shim],
         policy: GrantPolicy,
         telemetry: Telemetry = OFF,
     ) -> None:
@@ -135,7 +135,7 @@ class Granting:
                 sharing=self._devices.sharing,
                 whole_mib=self._devices.whole_mib,
                 paths=self._paths,
-                shim=self._shim,
+                shim=self._shim(),
                 honour_disable_control=self.policy.honour_disable_control,
                 visible_devices=visible_devices,
             )

@@ -41,6 +41,10 @@ class GrantsView:
         """What the pod was granted of one vendor."""
         return next((one for one in self._grants.get(uid, ()) if one.vendor == vendor), None)
 
+    def known(self, uid: str) -> bool:
+        """Whether there is a grant for the pod."""
+        return uid in self._grants
+
     @property
     def uids(self) -> frozenset[str]:
         """Pods with a grant, gone ones too until they are forgotten."""

@@ -75,7 +75,6 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
     files = RealFiles()
     hardware = _hardware(settings)
     paths = HostPaths(hook=settings.hook_path)
-    shim, shim_version = shim_install.installed(paths)
     async with (
         http.connect(settings.kubeconfig or None, settings.kube_context or None) as cluster,
         jetstream.connect_process(settings, name=f"hami-node-agent-{settings.node_name}", telemetry=telemetry) as bus,
@@ -96,9 +95,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
                 ),
                 paths=paths,
                 cdi_folder=settings.cdi_folder,
-                shim=shim,
                 shim_required=settings.shim_required,
-                shim_version=shim_version,
                 pass_device_nodes=settings.pass_device_nodes,
             ),
             bus=bus,
@@ -108,7 +105,8 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             kubelet=LocalKubelet(files, plugin_folder=settings.plugin_folder, pod_resources_socket=settings.pod_resources_socket),
             files=files,
             catalog=Catalog(config),
-            driver=driver.DriverSource(lambda: agent.devices.inventory.devices, _driver_look(settings)),
+            driver=_driver(settings, lambda: agent.devices.inventory.devices),
+            shim=shim_install.InstalledShim(paths),
             telemetry=telemetry,
         )
         connection = KubeletConnection(agent, clock, folder=Path(settings.plugin_folder))
@@ -177,23 +175,25 @@ async def _mode(settings: Settings, cluster: Cluster) -> AllocationMode:
         return mode
 
 
-def _driver_look(settings: Settings) -> Callable[[Sequence[PhysicalDevice]], DriverEdits]:
+def _driver(settings: Settings, devices: Callable[[], Sequence[PhysicalDevice]]) -> Callable[[], DriverEdits]:
     if settings.cdi_base_spec:
-        return partial(driver.from_base_spec, Path(settings.cdi_base_spec))
+        path = Path(settings.cdi_base_spec)
+        return driver.DriverSource(devices, partial(driver.from_base_spec, path), stamp=partial(driver.file_stamp, path))
     if settings.device_profile:
-        return lambda _devices: DriverEdits()  # devices that do not exist have no driver
-    root = Path(settings.driver_root_mount)
+        return DriverEdits  # devices that do not exist have no driver
+    mount = Path(settings.driver_root_mount)
+    root = mount if mount.is_dir() else Path(settings.driver_root)
 
-    def look(devices: Sequence[PhysicalDevice]) -> DriverEdits:
+    def look(found: Sequence[PhysicalDevice]) -> DriverEdits:
         return driver.find(
-            root if root.is_dir() else Path(settings.driver_root),
-            {device.uuid: device.paths for device in devices},
+            root,
+            {device.uuid: device.paths for device in found},
             host_root=settings.driver_root,
             dev_root=Path(settings.dev_root_mount) if settings.dev_root_mount else None,
             hook=settings.cdi_hook_path,
         )
 
-    return look
+    return driver.DriverSource(devices, look, stamp=partial(driver.versions, root))
 
 
 def _text(path: str) -> str | None:

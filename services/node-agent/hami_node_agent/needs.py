@@ -54,6 +54,7 @@ class Shim:
 
     library: str = ""
     """Path of ``libvgpu.so`` on the host; empty where there is none, and then nothing of it is mounted."""
+    version: str = ""
     license: str = ""
     validator: str = ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -46,7 +47,7 @@ class Registration:
         vendor: Vendor,
         mode: AllocationMode,
         register_format: RegisterFormat,
-        shim_version: str,
+        shim_version: Callable[[], str],
         boot: str,
     ) -> None:
         self._bus = bus
@@ -78,7 +79,7 @@ class Registration:
             allocation_mode=self._mode,
             register_format=self._format,
             pair_scores=scores and {a: {b: score for b, score in to.items() if b in uuids} for a, to in scores.items() if a in uuids},
-            shim_version=self._shim_version,
+            shim_version=self._shim_version(),
         )
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -57,22 +57,43 @@ def install(source: Path, paths: HostPaths, *, proc: Path = Path("/proc"), cdi_f
     return version
 
 
-def installed(paths: HostPaths) -> tuple[Shim, str]:
-    """What is installed now and its version; an empty library where nothing is, or where it is not whole.
+class InstalledShim:
+    """What is installed, looked at again when the link or what it points to has changed: an upgrade may come while the agent runs."""
 
-    New containers are given the versioned file, never the link: it stays what it is as long as they run.
-    """
-    link = Path(paths.vgpu) / LIBRARY
-    try:
-        target = link.resolve(strict=True)
-        content = target.read_bytes()
-    except OSError:
-        return Shim(), ""
-    if not content.startswith(_ELF) or not Path(paths.preload).is_file():
-        return Shim(), ""
-    optional = {name: str(Path(paths.vgpu) / file) for name, file in (("license", "license"), ("validator", "vgpuvalidator"))}
-    version = hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS]
-    return Shim(library=str(target), **{name: path if Path(path).is_file() else "" for name, path in optional.items()}), version
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+        self._link = Path(paths.vgpu) / LIBRARY
+        self._seen: tuple[tuple[int, ...], Shim] | None = None
+
+    def __call__(self) -> Shim:
+        """What new containers are given: the versioned file, never the link, since it stays what it is as long as they run.
+
+        Its library is empty where nothing is installed, or not all of it.
+        """
+        try:
+            link, target, preload = self._link.lstat(), self._link.stat(), Path(self._paths.preload).stat()
+        except OSError:
+            return Shim()
+        stamp = (link.st_ino, link.st_ctime_ns, target.st_ino, target.st_ctime_ns, preload.st_ino)
+        if self._seen is None or self._seen[0] != stamp:
+            self._seen = (stamp, self._look())
+        return self._seen[1]
+
+    def _look(self) -> Shim:
+        try:
+            target = self._link.resolve(strict=True)
+            content = target.read_bytes()
+        except OSError:
+            return Shim()
+        if not content.startswith(_ELF):
+            return Shim()
+        folder = Path(self._paths.vgpu)
+        optional = {name: str(folder / file) for name, file in (("license", "license"), ("validator", "vgpuvalidator"))}
+        return Shim(
+            library=str(target),
+            version=hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS],
+            **{name: path if Path(path).is_file() else "" for name, path in optional.items()},
+        )
 
 
 def _put(target: Path, content: bytes, *, mode: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hami_node_agent import shim_install
 from hami_node_agent.needs import HostPaths, Shim
-from hami_node_agent.shim_install import ShimError
+from hami_node_agent.shim_install import InstalledShim, ShimError
 
 ONE, TWO = b"\x7fELF one", b"\x7fELF two"
 
@@ -35,7 +35,17 @@ def test_the_library_has_a_name_made_from_its_content_and_preload_names_it_as_co
     version = shim_install.install(source, paths)
     assert names(paths) == ["ld.so.preload", "libvgpu.so", f"libvgpu.so.{version}"]
     assert Path(paths.preload).read_text() == "/usr/local/vgpu/libvgpu.so\n"
-    assert shim_install.installed(paths) == (Shim(library=f"{paths.vgpu}/libvgpu.so.{version}"), version)
+    assert InstalledShim(paths)() == Shim(library=f"{paths.vgpu}/libvgpu.so.{version}", version=version)
+
+
+def test_an_upgrade_is_seen_while_the_agent_runs(source: Path, paths: HostPaths) -> None:
+    installed = InstalledShim(paths)
+    assert installed() == Shim()
+    old = shim_install.install(source, paths)
+    assert installed().version == old
+    source.write_bytes(TWO)
+    new = shim_install.install(source, paths)
+    assert (installed().version, installed().library) == (new, f"{paths.vgpu}/libvgpu.so.{new}")
 
 
 def test_installing_again_touches_nothing(source: Path, paths: HostPaths) -> None:
@@ -73,11 +83,11 @@ def test_what_is_no_library_is_not_installed(source: Path, paths: HostPaths, con
         source.write_bytes(content)
     with pytest.raises(ShimError):
         shim_install.install(source, paths)
-    assert shim_install.installed(paths) == (Shim(), "")
+    assert InstalledShim(paths)() == Shim()
 
 
 def test_a_licence_is_found_beside_it(source: Path, paths: HostPaths) -> None:
     shim_install.install(source, paths)
     (Path(paths.vgpu) / "license").touch()
-    shim, _ = shim_install.installed(paths)
+    shim = InstalledShim(paths)()
     assert (shim.license, shim.validator) == (f"{paths.vgpu}/license", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -66,20 +67,23 @@ def test_a_root_without_a_driver_is_an_error_that_says_where_was_looked(tmp_path
         driver.find(tmp_path, {})
 
 
-def test_the_driver_is_looked_for_again_only_when_the_cards_change() -> None:
-    looks: list[int] = []
+def test_the_driver_is_looked_for_again_only_when_cards_or_driver_change(root: Path) -> None:
+    looks: list[tuple[int, tuple[str, ...]]] = []
     devices = [(PhysicalDevice(uuid="GPU-a", index=0, type="t", memory_mib=1),)]
 
-    def look(found: object) -> cdi.DriverEdits:
-        looks.append(len(devices[0]))
+    def look(found: Sequence[PhysicalDevice]) -> cdi.DriverEdits:
+        looks.append((len(found), driver.versions(root)))
         return cdi.DriverEdits()
 
-    source = driver.DriverSource(lambda: devices[0], look)
+    source = driver.DriverSource(lambda: devices[0], look, stamp=lambda: driver.versions(root))
     source()
     source()
     devices[0] = (*devices[0], PhysicalDevice(uuid="GPU-b", index=1, type="t", memory_mib=1))
     source()
-    assert looks == [1, 2]
+    (root / LIBRARIES / f"libcuda.so.{VERSION}").rename(root / LIBRARIES / "libcuda.so.570.1")
+    source()
+    source()
+    assert looks == [(1, (f"libcuda.so.{VERSION}",)), (2, (f"libcuda.so.{VERSION}",)), (2, ("libcuda.so.570.1",))]
 
 
 def test_a_base_spec_that_is_not_there_is_an_error(tmp_path: Path) -> None:
