@@ -69,6 +69,9 @@ class _Extender:
             except web.HTTPRequestEntityTooLarge:
                 answer = failure(f"the request is larger than {MAX_BODY_BYTES // _MIB} MiB")
                 log.warning("request too large", verb=verb)
+            except Exception:  # whatever one request stumbles over, the next one is served
+                log.exception("request failed", verb=verb)
+                answer = failure("the request failed in a way that nobody foresaw; the scheduler's log has the details")
             if histogram is not None:
                 histogram.record(time.perf_counter() - started)
             return web.Response(body=answer, content_type="application/json")

@@ -148,3 +148,7 @@ def extender_tls(settings: Settings) -> tuple[ssl.SSLContext | None, ssl.SSLCont
     client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
     client.load_cert_chain(settings.extender_certificate, settings.extender_key)
     return server, client
+
+
+if __name__ == "__main__":
+    main()

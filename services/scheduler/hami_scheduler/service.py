@@ -16,7 +16,8 @@ from hami_devices.model import PodRequest, Reason
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
-from hami_protocol.events import PodAssigned
+from hami_protocol.errors import ProtocolError
+from hami_protocol.events import Event, PodAssigned
 from hami_protocol.kubernetes import Node, Pod, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.bus.port import Bus
@@ -103,7 +104,7 @@ class Scheduler:
         self.picture = Picture(
             catalog,
             clock,
-            publish=self._outbox.put,
+            publish=self._say,
             record=self._events.record,
             leading=self.leads,
             metrics=self.metrics,
@@ -124,7 +125,7 @@ class Scheduler:
             cluster,
             clock,
             locks=self.locks,
-            publish=self._outbox.put,
+            publish=self._say,
             record=self._events.record,
             leading=self.leads,
         )
@@ -195,6 +196,13 @@ class Scheduler:
         if not stop.is_set():
             await self._outbox.run(stop)
 
+    def _say(self, event: Event, event_id: str) -> None:
+        """Put ``event`` into the outbox. One that no subject can carry is only logged: what was decided stands without it."""
+        try:
+            self._outbox.put(event, event_id)
+        except ProtocolError as exc:
+            log.error("event not said", event_id=event_id, error=str(exc))
+
     # The extender's verbs
 
     def filter(self, args: ExtenderArgs) -> FilterAnswer:
@@ -208,8 +216,9 @@ class Scheduler:
             return FilterAnswer(error="extender args have neither Nodes nor NodeNames")
         if (obstacle := self.obstacle()) is not None:
             return FilterAnswer(error=obstacle)
-        if not pod.metadata.uid:
-            return FilterAnswer(error=f"Pod.metadata.uid: missing from pod {pod_ref(pod)}")
+        for name, value in (("name", pod.metadata.name), ("namespace", pod.metadata.namespace), ("uid", pod.metadata.uid)):
+            if not value:
+                return FilterAnswer(error=f"Pod.metadata.{name}: missing from pod {pod_ref(pod)}")
         with self._telemetry.span("filter", pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(pod_ref(pod))):
             return self._filter(pod, args.node_names)
 
@@ -327,9 +336,8 @@ class Scheduler:
         picture.state.reserve(ref, placement, now=now)
         attempt = self._last_attempt = max(self._last_attempt + 1, int(self._clock.utc().timestamp() * 1000))
         picture.reservations.put(Reservation(pod=ref, node=placement.node, attempt=attempt, since_seconds=now))
-        self._outbox.put(
-            PodAssigned(pod=ref, node=placement.node, assignments=tuple(placement.assignments)), f"{ref.uid}/assigned/{attempt}"
-        )
+        event = PodAssigned(pod=ref, node=placement.node, assignments=tuple(placement.assignments))
+        self._say(event, f"{ref.uid}/assigned/{attempt}")
 
     async def _bind(self, ref: PodRef, node: str) -> str:
         deadline = self._clock.monotonic() + self._options.bind_timeout_seconds

@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from hami_devices.catalog import Catalog
+from hami_protocol import keys, subjects
+from hami_protocol.envelope import TRACE_PARENT
 from hami_protocol.kubernetes import Pod
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import HealthServer, serve_app
@@ -139,6 +141,16 @@ async def test_bad_requests_are_answered_and_the_next_one_is_served(world: World
         for body in ({"pod": given, "nodenames": []}, {"pod": given, "nodes": {"items": []}}):
             answer = await one.post("filter", body)
             assert (answer["Error"], answer["NodeNames"] or []) == ("", [])
+        for missing in ("name", "namespace", "uid"):
+            nameless = given | {"metadata": {key: value for key, value in given["metadata"].items() if key != missing}}
+            assert missing in (await one.post("filter", {"Pod": nameless, "NodeNames": ["n1"]}))["Error"]
+        for odd in ("a_b", "*", "a b", "\n", ">" * 70):
+            strange = given | {"metadata": given["metadata"] | {"name": odd, "uid": odd}}
+            assert (await one.post("filter", {"Pod": strange, "NodeNames": [odd]}))["FailedAndUnresolvableNodes"] == {
+                odd: "node unregistered"
+            }
+            assert (await one.post("filter", {"Pod": strange, "NodeNames": ["n1"]}))["NodeNames"] == ["n1"]
+            assert (await one.post("bind", {"PodName": odd, "PodNamespace": odd, "PodUID": odd, "Node": odd}))["Error"] != ""
         assert (await one.post("bind", b"{}"))["Error"] != ""
         assert await one.post("prioritize", b"rubbish") == []
         assert await one.post("preempt", b"rubbish") == {"NodeNameToMetaVictims": {}}
@@ -150,6 +162,22 @@ async def test_a_body_over_the_limit_is_answered_with_its_reason(world: World, m
     async with replica(world, "s1") as one:
         answer = await one.post("filter", b" " * (1024 * 1024 + 1))
         assert answer["Error"] == "the request is larger than 1 MiB"
+
+
+async def test_one_trace_leads_from_admission_to_the_grant(world: World) -> None:
+    await world.node("n1")
+    telemetry = Telemetry("scheduler")
+    async with replica(world, "s1", telemetry=telemetry) as one:
+        trace_id = "0af7651916cd43dd8448eb211c80319c"
+        pod = await world.pod("p1", gpu=1, gpumem=2000, annotations={keys.TRACE_PARENT: f"00-{trace_id}-b7ad6b7169203331-01"})
+        forged = await world.pod("p2", gpu=1, gpumem=2000, annotations={keys.TRACE_PARENT: "rubbish" * 1000})
+        await asyncio.sleep(0.01)
+        await one.place(pod)
+        await one.place(forged)
+        await asyncio.sleep(0.05)
+    kept = world.bus.kept(subjects.ALLOCATIONS)
+    assert [message.headers[TRACE_PARENT].split("-")[1] == trace_id for message in kept] == [True, True, False, False]
+    telemetry.close()
 
 
 async def test_a_follower_hands_requests_to_the_leader(world: World) -> None:
