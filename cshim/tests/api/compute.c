@@ -1,0 +1,419 @@
+/* The compute limit, on a virtual clock: the share that a container gets, over one second or forty kernels. */
+#define _GNU_SOURCE
+#include "clock.h"
+#include "rig.h"
+
+enum { HOST_NS = 2000 }; /* what the program itself needs between two launches */
+
+#define SECOND_NS UINT64_C(1000000000)
+
+static double share_since(uint64_t started_ns, uint64_t busy_before)
+{
+	return 100.0 * (double)(fakeBusyNanoseconds(0) - busy_before) / (double)(clock_now() - started_ns);
+}
+
+#define CHECK_SHARE(share, wanted, within)                                                                             \
+	do {                                                                                                           \
+		const double share_ = (share);                                                                         \
+		if (share_ < (wanted) - (within) || share_ > (wanted) + (within)) {                                    \
+			fprintf(stderr, "%s:%d: a share of %.2f %%, wanted %.1f\n", __FILE__, __LINE__, share_,        \
+				(double)(wanted));                                                                     \
+			_exit(1);                                                                                      \
+		}                                                                                                      \
+	} while (0)
+
+static uint64_t window_ns(uint64_t kernel_ns, unsigned percent)
+{
+	const uint64_t forty = 40 * kernel_ns * 100 / percent;
+
+	return forty > SECOND_NS ? forty : SECOND_NS;
+}
+
+static void begin(uint32_t percent)
+{
+	clock_start(1);
+	(void)rig_one(GIB, percent);
+	rig_context(0);
+}
+
+/* Launch for `window` as fast as the limit lets; returns the share, until the last kernel has run. */
+static double run_for(CUfunction kernel, uint64_t window, bool synchronise)
+{
+	const uint64_t started = clock_now(), busy = fakeBusyNanoseconds(0);
+
+	while (clock_now() - started < window) {
+		CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+		if (synchronise)
+			CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+		clock_sleep(HOST_NS);
+	}
+	CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+	return share_since(started, busy);
+}
+
+static void the_share_holds_for(const char *kernel, uint64_t kernel_ns)
+{
+	static const unsigned percents[] = {5, 10, 30, 50, 70};
+
+	for (size_t i = 0; i < sizeof(percents) / sizeof(percents[0]); i++) {
+		int status;
+
+		if (fork() == 0) {
+			begin(percents[i]);
+			CHECK_SHARE(run_for(rig_kernel(kernel), window_ns(kernel_ns, percents[i]), false), percents[i], 3);
+			exit(0);
+		}
+		wait(&status);
+		CHECK_EQUAL(status, 0);
+		unlink("region");
+		unlink("cards.state");
+	}
+}
+
+static void kernels_of_10_us(void)
+{
+	the_share_holds_for("k_10us", 10000);
+}
+
+static void kernels_of_100_us(void)
+{
+	the_share_holds_for("k_100us", 100000);
+}
+
+static void kernels_of_1_ms(void)
+{
+	the_share_holds_for("k_1ms", 1000000);
+}
+
+static void kernels_of_10_ms(void)
+{
+	the_share_holds_for("k_10ms", 10000000);
+}
+
+static void kernels_of_100_ms(void)
+{
+	the_share_holds_for("k_100ms", 100000000);
+}
+
+static void a_program_that_waits_for_each_kernel_gets_its_share(void)
+{
+	begin(50);
+	CHECK_SHARE(run_for(rig_kernel("k_100us"), SECOND_NS, true), 50, 3);
+}
+
+static void kernels_of_all_lengths_together(void)
+{
+	CUfunction kernels[4];
+	uint64_t started, busy;
+
+	begin(40);
+	kernels[0] = rig_kernel("a_10us");
+	kernels[1] = rig_kernel("b_5ms");
+	kernels[2] = rig_kernel("c_300us");
+	kernels[3] = rig_kernel("d_40us");
+	started = clock_now();
+	busy = fakeBusyNanoseconds(0);
+	for (int i = 0; clock_now() - started < 2 * SECOND_NS; i++) {
+		CHECK_EQUAL(rig_launch(kernels[i % 4]), CUDA_SUCCESS);
+		clock_sleep(HOST_NS);
+	}
+	CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+	CHECK_SHARE(share_since(started, busy), 40, 3);
+}
+
+static void every_way_to_launch_counts(void)
+{
+	CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+	CUDA_KERNEL_NODE_PARAMS_v1 node_params = {0};
+	CUDA_LAUNCH_PARAMS list = {0};
+	uint64_t started, busy;
+	CUfunction kernel;
+	CUgraphNode node;
+	CUgraphExec exec;
+	CUgraph graph;
+
+	begin(30);
+	kernel = rig_kernel("k_200us");
+	list.function = kernel;
+	node_params.func = kernel;
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	for (int i = 0; i < 10; i++)
+		CHECK_EQUAL(cuGraphAddKernelNode(&node, graph, NULL, 0, &node_params), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	for (int way = 0; way < 11; way++) {
+		started = clock_now();
+		busy = fakeBusyNanoseconds(0);
+		while (clock_now() - started < SECOND_NS) {
+			CUresult result = CUDA_ERROR_UNKNOWN;
+
+			switch (way) {
+			case 0:
+				result = cuLaunchKernelEx(&config, kernel, NULL, NULL);
+				break;
+			case 1:
+				result = cuLaunchKernelEx_ptsz(&config, kernel, NULL, NULL);
+				break;
+			case 2:
+				result = cuLaunchKernel_ptsz(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+				break;
+			case 3:
+				result = cuLaunchCooperativeKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL);
+				break;
+			case 4:
+				result = cuLaunchCooperativeKernel_ptsz(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL);
+				break;
+			case 5:
+				result = cuLaunchCooperativeKernelMultiDevice(&list, 1, 0);
+				break;
+			case 6:
+				result = cuLaunch(kernel);
+				break;
+			case 7:
+				result = cuLaunchGrid(kernel, 1, 1);
+				break;
+			case 8:
+				result = cuLaunchGridAsync(kernel, 1, 1, NULL);
+				break;
+			case 9:
+				result = cuGraphLaunch(exec, NULL);
+				break;
+			case 10:
+				result = cuGraphLaunch_ptsz(exec, NULL);
+				break;
+			}
+			CHECK_EQUAL(result, CUDA_SUCCESS);
+			clock_sleep(HOST_NS);
+		}
+		CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
+		CHECK_SHARE(share_since(started, busy), 30, 3);
+	}
+}
+
+static void what_is_captured_costs_when_it_runs(void)
+{
+	const uint64_t second = SECOND_NS;
+	uint64_t started, busy;
+	CUfunction kernel;
+	CUstream stream;
+	CUgraphExec exec;
+	CUgraph graph;
+
+	begin(10);
+	kernel = rig_kernel("k_1ms");
+	CHECK_EQUAL(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+	started = clock_now();
+	for (int i = 0; i < 50; i++)
+		CHECK_EQUAL(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(clock_now(), started); /* nothing was waited for */
+	CHECK_EQUAL(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	busy = fakeBusyNanoseconds(0);
+	while (clock_now() - started < 10 * second) {
+		CHECK_EQUAL(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+		clock_sleep(HOST_NS);
+	}
+	CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
+	CHECK_SHARE(share_since(started, busy), 10, 3);
+}
+
+static void a_share_changes_while_it_runs(void)
+{
+	struct grant grant;
+	CUfunction kernel;
+
+	clock_start(1);
+	grant = rig_one(GIB, 20);
+	rig_context(0);
+	kernel = rig_kernel("k_100us");
+	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 20, 3);
+	grant.devices[0].sm_percent = 60;
+	rig_write(&grant);
+	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 60, 3);
+	grant.devices[0].sm_percent = 10;
+	rig_write(&grant);
+	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 10, 3);
+}
+
+static double share_under(uint32_t policy, uint32_t core_switch, const char *environment)
+{
+	struct grant grant = rig_grant(1, GIB, 20);
+
+	clock_start(1);
+	rig_cards(1, 8 * GIB);
+	grant.core_policy = policy;
+	grant.core_switch = core_switch;
+	rig_write(&grant);
+	if (environment != NULL)
+		setenv("GPU_CORE_UTILIZATION_POLICY", environment, 1);
+	rig_context(0);
+	return run_for(rig_kernel("k_100us"), SECOND_NS / 4, true);
+}
+
+static void the_policy_decides_when_the_limit_holds(void)
+{
+	static const struct {
+		uint32_t policy, core_switch;
+		const char *environment;
+		int limited;
+	} cases[] = {
+		{GRANT_CORE_DEFAULT, 1, NULL, 1},
+		{GRANT_CORE_DEFAULT, 0, NULL, 0},
+		{GRANT_CORE_FORCE, 0, NULL, 1},
+		{GRANT_CORE_DISABLE, 1, NULL, 0},
+		{GRANT_CORE_DEFAULT, 0, "force", 1},
+		{GRANT_CORE_FORCE, 0, "disable", 1}, /* beside a grant the environment only tightens */
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		int status;
+
+		if (fork() == 0) {
+			const double share = share_under(cases[i].policy, cases[i].core_switch, cases[i].environment);
+
+			CHECK(cases[i].limited ? share < 24 : share > 90);
+			exit(0);
+		}
+		wait(&status);
+		CHECK_EQUAL(status, 0);
+		unlink("region");
+		unlink("cards.state");
+	}
+}
+
+static void a_blocked_container_waits_out_its_lease(void)
+{
+	struct grant grant;
+	CUfunction kernel;
+	uint64_t started;
+
+	clock_start(1);
+	grant = rig_one(GIB, 100); /* no compute limit: priority holds all the same */
+	rig_context(0);
+	kernel = rig_kernel("k_10us");
+	started = clock_now();
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK_EQUAL(clock_now(), started);
+	grant.blocked_until_ns = started + 70 * 1000000;
+	rig_write(&grant);
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK_EQUAL(clock_now(), grant.blocked_until_ns);
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS); /* a lease that nobody renews is over */
+}
+
+static void launches_are_seen_whatever_the_limit(void)
+{
+	CUfunction kernel;
+
+	begin(100);
+	kernel = rig_kernel("k_10us");
+	for (int i = 0; i < 5; i++)
+		CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK_EQUAL(atomic_load(&rig_region()->slots[0].use[0].launches), 5);
+}
+
+static void a_kernel_that_cannot_finish_does_not_hold_the_next_for_ever(void)
+{
+	uint64_t started;
+	CUfunction kernel;
+
+	begin(50);
+	kernel = rig_kernel("k_100000ms");
+	started = clock_now();
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK(clock_now() - started < SECOND_NS);
+}
+
+static void debt_beyond_reason_is_forgotten(void)
+{
+	uint64_t started;
+	CUfunction kernel;
+
+	begin(50);
+	kernel = rig_kernel("k_100us");
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	atomic_store(&rig_region()->devices[0].paid_until_ns, UINT64_MAX - 5); /* a tenant wrote into it */
+	started = clock_now();
+	for (int i = 0; i < 100; i++)
+		CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK(clock_now() - started < SECOND_NS);
+}
+
+/* `count` processes of one container, each with its own kernel; returns their device time through `busy`. */
+static void run_together(int count, const char *const *kernels, const uint64_t *kernel_ns, uint64_t window, uint64_t *busy)
+{
+	_Atomic uint64_t *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	for (int i = 0; i < count; i++) {
+		if (fork() != 0)
+			continue;
+		clock_member = i;
+		rig_context(0);
+		CUfunction kernel = rig_kernel(kernels[i]);
+		const uint64_t started = clock_now();
+
+		while (clock_now() - started < window) {
+			CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+			atomic_fetch_add(&shared[i], kernel_ns[i]);
+			clock_sleep(HOST_NS);
+		}
+		clock_leave();
+		_exit(0);
+	}
+	for (int status; wait(&status) > 0;)
+		CHECK_EQUAL(status, 0);
+	for (int i = 0; i < count; i++)
+		busy[i] = atomic_load(&shared[i]);
+}
+
+static void processes_share_by_time_and_not_by_count(void)
+{
+	static const char *const kernels[] = {"short_100us", "long_10ms"};
+	static const uint64_t kernel_ns[] = {100000, 10000000};
+	uint64_t busy[2];
+
+	clock_start(2);
+	(void)rig_one(GIB, 50);
+	run_together(2, kernels, kernel_ns, 4 * SECOND_NS, busy);
+	CHECK_SHARE(100.0 * (double)busy[0] / (4.0 * SECOND_NS), 25, 3);
+	CHECK_SHARE(100.0 * (double)busy[1] / (4.0 * SECOND_NS), 25, 3);
+}
+
+static void many_processes_together_keep_to_the_containers_share(void)
+{
+	static const char *const kernels[] = {"a_200us", "b_200us", "c_1ms", "d_2ms"};
+	static const uint64_t kernel_ns[] = {200000, 200000, 1000000, 2000000};
+	uint64_t busy[4];
+
+	clock_start(4);
+	(void)rig_one(GIB, 40);
+	run_together(4, kernels, kernel_ns, 2 * SECOND_NS, busy);
+	CHECK_SHARE(100.0 * (double)(busy[0] + busy[1] + busy[2] + busy[3]) / (2.0 * SECOND_NS), 40, 3);
+	for (int i = 0; i < 4; i++)
+		CHECK_SHARE(100.0 * (double)busy[i] / (2.0 * SECOND_NS), 10, 3);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		TEST(kernels_of_10_us),
+		TEST(kernels_of_100_us),
+		TEST(kernels_of_1_ms),
+		TEST(kernels_of_10_ms),
+		TEST(kernels_of_100_ms),
+		TEST(a_program_that_waits_for_each_kernel_gets_its_share),
+		TEST(kernels_of_all_lengths_together),
+		TEST(every_way_to_launch_counts),
+		TEST(what_is_captured_costs_when_it_runs),
+		TEST(a_share_changes_while_it_runs),
+		TEST(the_policy_decides_when_the_limit_holds),
+		TEST(a_blocked_container_waits_out_its_lease),
+		TEST(launches_are_seen_whatever_the_limit),
+		TEST(a_kernel_that_cannot_finish_does_not_hold_the_next_for_ever),
+		TEST(debt_beyond_reason_is_forgotten),
+		TEST(processes_share_by_time_and_not_by_count),
+		TEST(many_processes_together_keep_to_the_containers_share),
+	};
+	return RUN_TESTS(tests, argc, argv);
+}
