@@ -10,10 +10,13 @@ from typing import Any
 
 from hami_runtime.kube.store_objects import Object
 from hami_runtime.kube.store_resources import (
+    DEPLOYMENTS,
+    JOBS,
     MUTATING_WEBHOOKS,
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
+    REPLICA_SETS,
     SECRETS,
     SERVICES,
     VALIDATING_WEBHOOKS,
@@ -140,6 +143,20 @@ def _budget(body: Object) -> Object:
     return body if "maxUnavailable" in spec or "minAvailable" in spec else {**body, "spec": {"minAvailable": 1, **spec}}
 
 
+def _replicated(body: Object) -> Object:
+    return {**body, "spec": {"replicas": 1, **_with_template(body)}}
+
+
+def _job(body: Object) -> Object:
+    spec = {"parallelism": 1, "completions": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False, **_with_template(body)}
+    return {**body, "spec": spec}
+
+
+def _with_template(body: Object) -> Object:
+    spec = body.get("spec") or {}
+    return {**spec, "template": _pod(spec.get("template") or {})}
+
+
 def default_tolerations(pod: Mapping[str, Any]) -> Object:
     """Return the pod with the tolerations that let it outlive a short failure of its node."""
     spec = pod["spec"]
@@ -158,4 +175,7 @@ _DEFAULTS: dict[Resource, Callable[[Object], Object]] = {
     SECRETS: _secret,
     SERVICES: _service,
     POD_DISRUPTION_BUDGETS: _budget,
+    DEPLOYMENTS: _replicated,
+    REPLICA_SETS: _replicated,
+    JOBS: _job,
 }

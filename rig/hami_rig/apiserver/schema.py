@@ -52,6 +52,9 @@ _MERGE_KEYS: dict[tuple[str, str], str] = {
     ("V1ServiceSpec", "ports"): "port",
     ("V1ServiceAccount", "secrets"): "name",
     ("V1PodDisruptionBudgetStatus", "conditions"): "type",
+    ("V1DeploymentStatus", "conditions"): "type",
+    ("V1ReplicaSetStatus", "conditions"): "type",
+    ("V1JobStatus", "conditions"): "type",
     ("V1MutatingWebhookConfiguration", "webhooks"): "name",
     ("V1ValidatingWebhookConfiguration", "webhooks"): "name",
 }

@@ -16,7 +16,7 @@ from hami_runtime.kube.store_resources import EVENTS, NAMESPACES, PODS, RESOURCE
 __all__ = ["REVIEWS", "SERVED", "Review", "Served", "served_groups"]
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-_CATEGORIES = {"pods": ("all",), "services": ("all",)}
+_CATEGORIES = dict.fromkeys(("pods", "services", "deployments", "replicasets", "jobs"), ("all",))
 
 
 class Served(Struct, frozen=True, kw_only=True):

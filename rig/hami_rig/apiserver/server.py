@@ -18,6 +18,7 @@ from msgspec import structs
 from hami_rig.apiserver import discovery
 from hami_rig.apiserver.admission import Admission
 from hami_rig.apiserver.calls import Call, target_of, verb_of
+from hami_rig.apiserver.controller_loop import ControllerLoop
 from hami_rig.apiserver.faults import Fault, Faults, RequestCounts, RequestKey
 from hami_rig.apiserver.identity import ADMINISTRATOR, User, groups_of, user_of_token
 from hami_rig.apiserver.kubeconfig import kubeconfig
@@ -53,13 +54,14 @@ class ApiServer:
         self._admission = Admission(self.store, rng)
         self._objects = Objects(self.store, self._admission, utc_now)
         self._watches = Watches(self.store, bookmark_seconds=self._settings.bookmark_seconds)
+        self._controllers = ControllerLoop(self.store, self._objects, utc_now)
         self._counts = RequestCounts()
         self._faults = Faults()
         self._port = self._settings.port
         self._runner: web.AppRunner | None = None
         self._site: web.BaseSite | None = None
         self._tasks = asyncio.TaskGroup()
-        self._outage: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
         for name, value in _SYSTEM_PRIORITIES.items():
             self.store.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"})
 
@@ -85,12 +87,13 @@ class ApiServer:
         await self._runner.setup()
         await self._listen()
         await self._tasks.__aenter__()
+        self._background.append(self._tasks.create_task(self._controllers.run()))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End all watches and stop listening."""
-        if self._outage is not None:
-            self._outage.cancel()
+        for task in self._background:
+            task.cancel()
         self._watches.close()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -236,7 +239,7 @@ class ApiServer:
                 response = _json(200, {})
                 await response.prepare(request)
                 await response.write_eof()
-                self._outage = self._tasks.create_task(self.be_down(outage.seconds))
+                self._background.append(self._tasks.create_task(self.be_down(outage.seconds)))
                 return response
             case _:
                 return web.Response(status=404, text="404 page not found\n")

@@ -7,7 +7,9 @@ from typing import Any
 from hami_runtime.kube.store_objects import Object
 from hami_runtime.kube.store_resources import (
     CONFIG_MAPS,
+    DEPLOYMENTS,
     EVENTS,
+    JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -15,6 +17,7 @@ from hami_runtime.kube.store_resources import (
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
+    REPLICA_SETS,
     RESOURCE_QUOTAS,
     RUNTIME_CLASSES,
     SECRETS,
@@ -220,6 +223,45 @@ def _budget(budget: _Body, now: datetime) -> list[Any]:
     return [_name(budget), *bounds, status.get("disruptionsAllowed", 0), _created(budget, now)]
 
 
+def _deployment(body: _Body, now: datetime) -> list[Any]:
+    status, wanted = body.get("status") or {}, body["spec"].get("replicas", 1)
+    counts = [f"{status.get('readyReplicas', 0)}/{wanted}", str(status.get("updatedReplicas", 0)), str(status.get("availableReplicas", 0))]
+    return [_name(body), *counts, _created(body, now), *_template(body)]
+
+
+def _replica_set(body: _Body, now: datetime) -> list[Any]:
+    status = body.get("status") or {}
+    counts = [str(body["spec"].get("replicas", 1)), str(status.get("replicas", 0)), str(status.get("readyReplicas", 0))]
+    return [_name(body), *counts, _created(body, now), *_template(body)]
+
+
+def _job(body: _Body, now: datetime) -> list[Any]:
+    status = body.get("status") or {}
+    over = next((each["type"] for each in status.get("conditions") or () if each["type"] in ("Complete", "Failed")), "Running")
+    done = f"{status.get('succeeded', 0)}/{body['spec'].get('completions', 1)}"
+    start, end = status.get("startTime"), status.get("completionTime")
+    return [
+        _name(body),
+        over,
+        done,
+        age(start, datetime.fromisoformat(end) if end else now) if start else "",
+        _created(body, now),
+        *_template(body),
+    ]
+
+
+def _template(body: _Body) -> list[str]:
+    """The columns of a pod template: containers, images, and the selector beside it."""
+    containers = (body["spec"]["template"].get("spec") or {}).get("containers") or ()
+    labels = (body["spec"].get("selector") or {}).get("matchLabels") or {}
+    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+    return [
+        ",".join(each.get("name", "") for each in containers),
+        ",".join(each.get("image", "") for each in containers),
+        selector or _NONE,
+    ]
+
+
 def _priority_class(body: _Body, now: datetime) -> list[Any]:
     value, default = body.get("value", 0), bool(body.get("globalDefault"))
     return [_name(body), value, default, _created(body, now), body.get("preemptionPolicy", "")]
@@ -276,4 +318,7 @@ _LAYOUTS: dict[Resource, _Layout] = {
     POD_DISRUPTION_BUDGETS: (("Name", "Min Available", "Max Unavailable", "Allowed Disruptions#", "Age"), _budget),
     PRIORITY_CLASSES: (("Name", "Value#", "Global-Default?", "Age", "PreemptionPolicy"), _priority_class),
     RUNTIME_CLASSES: (("Name", "Handler", "Age"), _with(lambda body: body.get("handler", ""))),
+    DEPLOYMENTS: (("Name", "Ready", "Up-to-date", "Available", "Age", "+Containers", "+Images", "+Selector"), _deployment),
+    REPLICA_SETS: (("Name", "Desired", "Current", "Ready", "Age", "+Containers", "+Images", "+Selector"), _replica_set),
+    JOBS: (("Name", "Status", "Completions", "Duration", "Age", "+Containers", "+Images", "+Selector"), _job),
 }

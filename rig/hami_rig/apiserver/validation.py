@@ -11,14 +11,18 @@ from typing import Any
 from hami_rig.apiserver.quantities import amount
 from hami_runtime.kube.store_errors import ApiError, Cause
 from hami_runtime.kube.store_resources import (
+    DEPLOYMENTS,
     EVENTS,
+    JOBS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
+    REPLICA_SETS,
     SERVICES,
     VALIDATING_WEBHOOKS,
     Resource,
 )
+from hami_runtime.kube.store_selectors import label_selector_matches
 
 __all__ = ["check_created", "check_updated"]
 
@@ -132,6 +136,26 @@ def _of_kind(resource: Resource, body: Mapping[str, Any]) -> Iterator[Cause]:
     if resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         for index, webhook in enumerate(body.get("webhooks") or ()):
             yield from _webhook(f"webhooks[{index}]", webhook)
+
+    elif resource in (DEPLOYMENTS, REPLICA_SETS, JOBS):
+        yield from _template(resource, body.get("spec") or {})
+
+
+def _template(resource: Resource, spec: Mapping[str, Any]) -> Iterator[Cause]:
+    template = spec.get("template") or {}
+    if resource != JOBS:
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        if not spec.get("selector"):
+            yield _required("spec.selector")
+        elif not label_selector_matches(spec["selector"], labels):
+            yield _invalid("spec.template.metadata.labels", str(labels), "`selector` does not match template `labels`")
+    for cause in _pod(template.get("spec") or {}):
+        yield Cause(f"spec.template.{cause.field}", cause.reason, cause.message)
+    policy = (template.get("spec") or {}).get("restartPolicy", "Always")
+    if (policy == "Always") == (resource == JOBS):
+        supported = '"OnFailure", "Never"' if resource == JOBS else '"Always"'
+        why = f'Unsupported value: "{policy}": supported values: {supported}'
+        yield Cause("spec.template.spec.restartPolicy", "FieldValueNotSupported", why)
 
 
 def _webhook(path: str, webhook: Mapping[str, Any]) -> Iterator[Cause]:

@@ -7,7 +7,9 @@ from msgspec import Struct
 
 __all__ = [
     "CONFIG_MAPS",
+    "DEPLOYMENTS",
     "EVENTS",
+    "JOBS",
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NAMESPACES",
@@ -15,6 +17,7 @@ __all__ = [
     "PODS",
     "POD_DISRUPTION_BUDGETS",
     "PRIORITY_CLASSES",
+    "REPLICA_SETS",
     "RESOURCES",
     "RESOURCE_QUOTAS",
     "RUNTIME_CLASSES",
@@ -100,6 +103,11 @@ PRIORITY_CLASSES = Resource(
     group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", short_names=("pc",), namespaced=False, counts_generation=True
 )
 RUNTIME_CLASSES = Resource(group="node.k8s.io", plural="runtimeclasses", kind="RuntimeClass", namespaced=False, unconditional_update=False)
+DEPLOYMENTS = Resource(
+    group="apps", plural="deployments", kind="Deployment", short_names=("deploy",), has_status=True, counts_generation=True
+)
+REPLICA_SETS = Resource(group="apps", plural="replicasets", kind="ReplicaSet", short_names=("rs",), has_status=True, counts_generation=True)
+JOBS = Resource(group="batch", plural="jobs", kind="Job", has_status=True, counts_generation=True)
 
 RESOURCES: tuple[Resource, ...] = (
     PODS,
@@ -117,5 +125,8 @@ RESOURCES: tuple[Resource, ...] = (
     POD_DISRUPTION_BUDGETS,
     PRIORITY_CLASSES,
     RUNTIME_CLASSES,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    JOBS,
 )
 """In the order of discovery."""
