@@ -21,9 +21,10 @@ from hami_protocol.devices import PodRef
 from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Node, Pod
 from hami_protocol.nodelock import NodeLock
-from hami_protocol.pods import is_terminal
+from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
+from hami_runtime.lifecycle import run_until
 
 log = structlog.get_logger()
 
@@ -119,6 +120,7 @@ class NodeLocks:
         clock: Clock,
         *,
         find_pod: Callable[[str, str], Pod | None],
+        leading: Callable[[], bool],
         expiry_seconds: float = 300.0,
     ) -> None:
         """Nothing is known yet.
@@ -127,11 +129,13 @@ class NodeLocks:
             cluster: where nodes are patched.
             clock: where durations are measured.
             find_pod: by namespace and name, the pod as the watch last showed it.
+            leading: whether this replica leads; a follower removes no lock.
             expiry_seconds: see ``judge``.
         """
         self._cluster = cluster
         self._clock = clock
         self._find_pod = find_pod
+        self._leading = leading
         self._expiry_seconds = expiry_seconds
         self._lines: dict[str, _Line] = {}
         self._seen: dict[str, _Seen] = {}
@@ -160,6 +164,7 @@ class NodeLocks:
             line.waiting -= 1
             if line.writing is not None and line.writing.uid == pod.uid:
                 line.held_by, line.done, line.writing = pod, True, None
+            if line.done:  # whoever is next, or the remover where nobody is, sees to it
                 self._wake(node, line)
 
     def release(self, node: str, pod: PodRef) -> None:
@@ -169,8 +174,9 @@ class NodeLocks:
             line.done = True
             self._wake(node, line)
         elif self._names(node, pod):  # locked by an earlier process of ours
-            self._lines.setdefault(node, _Line(held_by=pod, done=True))
-            self._wake(node, self._lines[node])
+            line = self._lines.setdefault(node, _Line())
+            line.held_by, line.done = pod, True
+            self._wake(node, line)
 
     def node_changed(self, name: str, node: Node | None) -> None:
         """Take a node as the watch shows it."""
@@ -185,6 +191,8 @@ class NodeLocks:
             if earlier is not None and not text:
                 line.held_by, line.done = None, False
             line.changed.set()
+        if text and earlier is None:
+            self._release_if_over(name, text)
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Take a pod as the watch shows it: its phase, end or deletion may free the node that it holds."""
@@ -192,22 +200,30 @@ class NodeLocks:
         if pod is None or not (node := pod.spec.node_name or pod.metadata.annotations.get(keys.ASSIGNED_NODE, "")):
             return
         if holder_state(new, node, uid=pod.metadata.uid) is Holder.DONE:
-            ref = PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
-            self.release(node, ref)
+            self.release(node, pod_ref(pod))
             if (line := self._lines.get(node)) is not None:
                 line.changed.set()
 
+    def _release_if_over(self, node: str, text: str) -> None:
+        """A lock found at the start may outlast its pod's wait: nobody will say again that it is over."""
+        lock, _ = _read(text)
+        pod = None if lock is None else self._find_pod(lock.namespace, lock.pod)
+        if pod is not None and holder_state(pod, node) is Holder.DONE:
+            self.release(node, pod_ref(pod))
+
     async def run(self, stop: asyncio.Event) -> None:
         """Remove the locks of pods that are done where nobody waits for the node, until ``stop``."""
-        while not stop.is_set():
-            wanted, stopped = asyncio.ensure_future(self._release_wanted.wait()), asyncio.ensure_future(stop.wait())
-            try:
-                await asyncio.wait((wanted, stopped), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                wanted.cancel()
-                stopped.cancel()
+        await run_until(stop, self._remove_for_ever())
+
+    async def _remove_for_ever(self) -> None:
+        while True:
+            await self._release_wanted.wait()
+            if not self._leading():
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
             self._release_wanted.clear()
-            for node in sorted(self._to_release):
+            nodes, self._to_release = self._to_release, set()
+            for node in sorted(nodes):
                 await self._remove(node)
 
     def _wake(self, node: str, line: _Line) -> None:
@@ -286,7 +302,6 @@ class NodeLocks:
         return True
 
     async def _remove(self, node: str) -> None:
-        self._to_release.discard(node)
         line = self._lines.get(node)
         if line is None or line.waiting:
             return
@@ -298,7 +313,11 @@ class NodeLocks:
                     if not self._names(node, line.held_by) or await self._write(node, self._seen[node], None):
                         line.held_by, line.done = None, False
             except LockUnavailable as exc:
-                log.warning("node lock not removed", node=node, error=str(exc))
+                log.warning("node lock not removed yet", node=node, error=str(exc))
+                if node in self._seen:  # else the node is gone, and its lock with it
+                    self._to_release.add(node)
+                    self._release_wanted.set()
+                    await asyncio.sleep(RETRY_SECONDS)
 
     async def _refresh(self, node: str) -> _Seen:
         try:

@@ -116,7 +116,7 @@ class Scheduler:
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
         self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
         self.quotas.subscribe(self.picture.quotas.changed)
-        self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, expiry_seconds=options.lock_expiry_seconds)
+        self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, leading=self.leads, expiry_seconds=options.lock_expiry_seconds)
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
         self.pods.subscribe(self.picture.pod_changed)

@@ -200,6 +200,37 @@ async def test_a_lock_is_released_after_a_restart_when_its_pod_is_served(world: 
 
 
 @story
+async def test_a_lock_whose_pod_was_served_while_nobody_watched_is_removed_at_the_start_by_the_leader_alone(world: World) -> None:
+    await world.node("n1", mode="envvar")
+    pod = await world.pod("p1", gpu=1, gpumem=2000)
+    async with world.scheduler() as scheduler:
+        assert await place(scheduler, pod) == "n1"
+    await world.admin.patch(api.PODS, "p1", {"metadata": {"annotations": {keys.BIND_PHASE: "success"}}}, namespace="default")
+    assert await holder(world) == "p1"
+    follower = MemoryCluster(world.store)
+    async with world.scheduler(cluster=MemoryCluster(world.store), elect="s1"), world.scheduler(cluster=follower, elect="s2"):
+        await asyncio.sleep(3.0)
+        assert await lock_of(world) == ""
+        assert follower.calls["patch", "nodes"] == 0
+
+
+@story
+async def test_a_lock_is_removed_once_the_api_server_is_back(world: World) -> None:
+    await world.node("n1", mode="envvar")
+    cluster = MemoryCluster(world.store)
+    async with world.scheduler(cluster=cluster) as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        assert await place(scheduler, pod) == "n1"
+        cluster.down()
+        await succeeded(world, pod)
+        await asyncio.sleep(20.0)
+        assert await holder(world) == "p1"
+        cluster.up()
+        await asyncio.sleep(5.0)
+        assert await lock_of(world) == ""
+
+
+@story
 async def test_two_schedulers_never_hold_a_node_together(world: World) -> None:
     """Compare-and-set: the second one waits although both saw the node free."""
     await world.node("n1", mode="envvar")
