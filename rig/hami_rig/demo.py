@@ -20,7 +20,7 @@ import aiohttp
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 
 from hami_cli.event_line import event_line
 from hami_protocol import assignment, events, keys, subjects
@@ -72,6 +72,7 @@ class Demo:
         try:
             await self._nodes()
             await self._first_share()
+            await self._limit_holds()
             await self._three_shares()
             await self._too_big()
             await self._replay()
@@ -126,6 +127,36 @@ class Demo:
             "allocated": self._of(done),
             "given": given,
         }
+
+    async def _limit_holds(self) -> None:
+        if project.find(project.SHIM) is None:
+            self._console.print("\n   [dim]The shim is not built, so no program is held to its share here: make build/cshim/libvgpu.so[/]")
+            return
+        self._title(
+            "The limit holds",
+            "A real process, the real shim, a driver that is fake: 2000 MiB in pieces of 100, in a container that was given 1000.",
+        )
+        await self._apply("enforced.yaml")
+        pod = await self._seen("enforced", _runs, "running")
+        said = await self._said(pod)
+        self._console.print(f"   the program says: {escape(said)}", highlight=False)
+        result = json.loads(said)
+        self._check(result["allocated_mib"] <= 1000 < result["asked_mib"], "the program got no more than the 1000 MiB that were booked")
+        self._check(result["total_mib"] == 1000, "and takes its share for the whole card")
+        self.facts["enforced"] = result
+
+    async def _said(self, pod: Pod) -> str:
+        """The first line of JSON that the pod's program has printed."""
+        path = self._rig.node_folder(pod.spec.node_name).containers / pod.metadata.uid / "main.log"
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                while True:
+                    for line in path.read_text().splitlines() if path.exists() else ():
+                        if line.startswith("{"):
+                            return line
+                    await asyncio.sleep(0.05)
+        except TimeoutError as exc:
+            raise DemoFailed(f"the program in {pod.metadata.name} has said nothing after {WAIT_SECONDS:.0f} s") from exc
 
     async def _three_shares(self) -> None:
         self._title(

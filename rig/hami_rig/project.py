@@ -7,6 +7,7 @@ from pathlib import Path
 import hami_rig
 
 SHIM = "build/cshim/libvgpu.so"
+FAKE_DRIVER = "build/cshim/fake"
 EXAMPLES = "examples"
 
 

@@ -24,8 +24,10 @@ import msgspec
 
 from hami_devices.catalog import Catalog
 from hami_devices.config import load as load_device_config
+from hami_node_agent import profile as agent_profile
 from hami_node_agent import shim_install
 from hami_node_agent.needs import HostPaths
+from hami_node_agent.profile import ProfileHardware
 from hami_rig import janitor, project
 from hami_rig.apiserver import kubeconfig
 from hami_rig.kubelet.kubelet import NodeFolder
@@ -139,7 +141,7 @@ class Rig:
         self._say("starting NATS and the API server")
         await _together(self._start_nats(), self._start_api_server())
         for node in self.nodes:
-            self._prepare_node(node)
+            await self._prepare_node(node)
         paths = ServicePaths(
             folder=self.folder,
             nats_url=self.nats_url,
@@ -238,10 +240,13 @@ class Rig:
             path.parent.mkdir(exist_ok=True)
             path.write_text(kubeconfig(url, token))
 
-    def _prepare_node(self, node: RigNode) -> None:
-        folder = self.node_folder(node.name)
+    async def _prepare_node(self, node: RigNode) -> None:
+        folder, profile = self.node_folder(node.name), msgspec.yaml.encode(node.devices)
         folder.make()
-        folder.device_profile.write_bytes(msgspec.yaml.encode(node.devices))
+        folder.device_profile.write_bytes(profile)
+        inventory = await ProfileHardware(agent_profile.read(profile), node=node.name).scan()
+        lines = [f"uuid={card.uuid} name={card.type.replace(' ', '-')} memory_mib={card.memory_mib}\n" for card in inventory.devices]
+        folder.cards.write_text("".join(lines))
 
     def _install_shim(self) -> bool:
         source = project.find(project.SHIM)

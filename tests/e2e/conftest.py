@@ -21,9 +21,9 @@ from hami_rig.kubectl import KubectlFailed, kubectl
 from hami_rig.supervisor import Rig
 from hami_runtime.bus import jetstream
 from hami_runtime.kube import http
-from hami_runtime.kube.cluster import PODS, Cluster
+from hami_runtime.kube.cluster import NODES, PODS, Cluster
 
-NODES = """
+NODE_OF_EACH_MODE = """
 nodes:
   - name: locked
     allocation_mode: envvar
@@ -44,6 +44,12 @@ class World:
     def __init__(self, rig: Rig, cluster: Cluster) -> None:
         self.rig = rig
         self.cluster = cluster
+
+    @property
+    def api_url(self) -> str:
+        """Where the API server is."""
+        url: str = msgspec.yaml.decode(self.rig.kubeconfig.read_bytes())["clusters"][0]["cluster"]["server"]
+        return url
 
     async def kubectl(self, *arguments: str) -> str:
         """Run kubectl against the rig."""
@@ -92,6 +98,27 @@ class World:
     async def running(self, *names: str) -> list[Pod]:
         """Pods, once they run and have all that they were granted."""
         return [await self.until(name, runs) for name in names]
+
+    async def running_of(self, names: list[str], count: int) -> list[Pod]:
+        """All pods of ``names``, once ``count`` of them run and the rest is refused, and a moment later still."""
+        pods: list[Pod] = []
+        quiet = 0
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while quiet < 10:
+                    pods = [await self.pod(name) for name in names]
+                    now = [runs(pod) for pod in pods].count(True)
+                    quiet = quiet + 1 if now == count and all(runs(pod) or (waits(pod) and not pod.spec.node_name) for pod in pods) else 0
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"not {count} of {names} after {SETTLE_SECONDS} s: {[(pod.metadata.name, pod.status.conditions) for pod in pods]}")
+        return pods
+
+    async def node_lists(self, name: str, devices: str) -> None:
+        """Return once the node says that it has so many devices to allocate."""
+        async with asyncio.timeout(SETTLE_SECONDS):
+            while ((await self.cluster.get(NODES, name)).status.allocatable or {}).get("nvidia.com/gpu") != devices:  # noqa: ASYNC110 - polled
+                await asyncio.sleep(0.05)
 
     def given(self, pod: Pod, container: str = "main") -> dict[str, Any]:
         """What a container was started with."""
@@ -172,7 +199,7 @@ def held(assignments: tuple[VendorAssignment, ...]) -> dict[str, int]:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def rig() -> AsyncIterator[Rig]:
     """The session's rig: a node of each allocation mode, two cards each."""
-    async with Rig(profile.parse(NODES)) as running:
+    async with Rig(profile.parse(NODE_OF_EACH_MODE)) as running:
         yield running
 
 

@@ -6,21 +6,17 @@ import asyncio
 import random
 from collections import Counter
 
+import aiohttp
 import pytest
 
 from hami_protocol import assignment, events
 from hami_protocol.kubernetes import Pod
 from hami_rig.service_settings import agent_process
-from tests.e2e.conftest import CARD_MIB, SETTLE_SECONDS, World, a_pod, eventually, of_pod, runs, waits
+from tests.e2e.conftest import CARD_MIB, World, a_pod, eventually, of_pod, runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
-
-
-async def settled(world: World, names: list[str]) -> list[Pod]:
-    """The pods, once each runs or is refused for good."""
-    return [await world.until(name, lambda pod: runs(pod) or (waits(pod) and not pod.spec.node_name), SETTLE_SECONDS) for name in names]
 
 
 def booked(pods: list[Pod]) -> Counter[str]:
@@ -44,16 +40,14 @@ async def test_services_killed_at_random_moments_leave_no_pod_stuck_and_no_card_
             await asyncio.sleep(chance.uniform(0.0, 0.3))
             await world.rig.kill(victim)
             await world.rig.restart(victim)
-    pods = await settled(world, names)
-    assert all(runs(pod) for pod in pods)
+    pods = await world.running_of(names, len(names))
     assert max(booked(pods).values()) <= CARD_MIB
     for pod in pods:
         assert world.given(pod)["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{CARD_MIB // 4}m"
     # The ledger is exact: four cards hold sixteen quarters, so six more fit and no seventh.
     more = [f"more-{number}" for number in range(7)]
     await world.apply(*(a_pod(name, mib=CARD_MIB // 4) for name in more))
-    later = await settled(world, more)
-    assert [runs(pod) for pod in later].count(True) == 6
+    later = await world.running_of(more, 6)
     assert set(booked([*pods, *later]).values()) == {CARD_MIB}
 
 
@@ -73,6 +67,19 @@ async def test_with_nats_away_pods_are_placed_and_every_event_arrives_once_in_or
         mine = of_pod(log, uid)
         assert [mine.count(kind) for kind in (events.PodAssigned, events.PodAllocating, events.AllocationSucceeded)] == [1, 1, 1]
         assert mine.index(events.PodAssigned) < mine.index(events.PodAllocating) < mine.index(events.AllocationSucceeded)
+
+
+async def test_with_the_api_server_away_running_pods_stay_and_nothing_is_oversold(world: World) -> None:
+    await world.apply(*(a_pod(f"early-{number}", mib=CARD_MIB // 2) for number in range(6)))
+    early = await world.running(*(f"early-{number}" for number in range(6)))
+    await world.apply(*(a_pod(f"late-{number}", mib=CARD_MIB // 2) for number in range(4)))
+    async with aiohttp.ClientSession() as session, session.post(f"{world.api_url}/rig/down", json={"seconds": 3}) as answer:
+        assert answer.status == 200
+    await asyncio.sleep(3.5)
+    late = await world.running_of([f"late-{number}" for number in range(4)], 2)
+    now = [await world.pod(pod.metadata.name) for pod in early]
+    assert [pod.metadata.uid for pod in now if runs(pod)] == [pod.metadata.uid for pod in early]
+    assert set(booked([*now, *late]).values()) == {CARD_MIB}
 
 
 def uids(pods: list[Pod]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+RESTARTED = "device manager started again"
 
 
 @pytest.mark.parametrize("pool", ["locked", "cdi"])
@@ -88,7 +90,11 @@ async def test_a_restarted_kubelet_has_its_devices_back_and_running_pods_keep_th
     await world.apply(a_pod("before", mib=2000, pool="cdi"))
     (before,) = await world.running("before")
 
-    world.rig.processes["kubelets"].send(signal.SIGHUP)
+    kubelets = world.rig.processes["kubelets"]
+    restarts = kubelets.log.read_text().count(RESTARTED)
+    kubelets.send(signal.SIGHUP)
+    await eventually(lambda: kubelets.log.read_text().count(RESTARTED) == restarts + 2, 10)
+    await world.node_lists("cdi", "20")
     await world.apply(a_pod("after", mib=2500, pool="cdi"))
     (after,) = await world.running("after")
     assert world.given(after)["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2500m"
@@ -104,3 +110,16 @@ async def test_kubectl_shows_what_a_user_of_kubernetes_expects(world: World) -> 
     assert "FailedScheduling" in described
     assert "CardInsufficientMemory" in described
     assert "nvidia.com/gpu" in await world.kubectl("describe", "node", "cdi")
+
+
+@pytest.mark.parametrize("pool", ["locked", "cdi"])
+async def test_a_program_is_held_to_its_share_by_the_real_shim(world: World, pool: str) -> None:
+    manifest = a_pod("enforced", mib=1000, pool=pool, annotations={"rig.hami.io/process": "true"})
+    manifest["spec"]["containers"][0]["command"] = ["vgpu-alloc", "--mib", "2000", "--step-mib", "100", "--hold-seconds", "-1"]
+    await world.apply(manifest)
+    (pod,) = await world.running("enforced")
+    log = world.rig.node_folder(pool).containers / pod.metadata.uid / "main.log"
+    await eventually(lambda: log.exists() and "{" in log.read_text(), 10)
+    said = json.loads(next(line for line in log.read_text().splitlines() if line.startswith("{")))
+    assert (said["total_mib"], said["result"]) == (1000, 2)
+    assert 900 <= said["allocated_mib"] <= 1000

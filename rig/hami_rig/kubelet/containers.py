@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,9 @@ from hami_node_agent.api import deviceplugin_pb2 as pb
 from hami_protocol import kubernetes as k
 from hami_protocol.devices import ContainerKind
 from hami_rig.kubelet import cdi
+from hami_rig.kubelet import process_environment as processes
 from hami_rig.kubelet.devices import Held
+from hami_rig.kubelet.process_environment import StartFailed
 from hami_rig.processes import die_with_parent
 
 RUN_SECONDS = "rig.hami.io/run-seconds"
@@ -32,19 +35,6 @@ INIT_EXIT_CODE = "rig.hami.io/init-exit-code"
 STOP_SECONDS = "rig.hami.io/stop-seconds"
 PROCESS = "rig.hami.io/process"
 KILLED_EXIT_CODE = 137
-PRELOAD_FILE = "/etc/ld.so.preload"
-
-
-class StartFailed(Exception):  # noqa: N818 - reads as the condition it names
-    """A container cannot be started now.
-
-    Attributes:
-        reason: kubelet's word for it, as ``CreateContainerError``.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class RunningContainer:
@@ -149,15 +139,23 @@ def write_record(path: Path, record: Mapping[str, object]) -> None:
 
 
 async def start(
-    annotations: Mapping[str, str], container: k.Container, kind: ContainerKind, given: cdi.Given, folder: Path
+    annotations: Mapping[str, str], container: k.Container, kind: ContainerKind, given: cdi.Given, folder: Path, *, cards: Path
 ) -> RunningContainer:
     """Start the container as its pod's annotations say.
+
+    Args:
+        annotations: of its pod.
+        container: what its pod says of it.
+        kind: which part of its pod it is.
+        given: what it is given.
+        folder: where a process's output goes.
+        cards: the fake driver's description of the node's cards, for processes.
 
     Raises:
         StartFailed: it is to be a process and cannot be one.
     """
     if annotations.get(PROCESS) == "true" and container.command:
-        return await _start_process(container, given, folder)
+        return await _start_process(container, processes.environment(given, cards, folder / container.name), folder)
     stop_seconds = seconds_of(annotations, STOP_SECONDS) or 0.0
     if kind is ContainerKind.INIT:
         seconds, exit_code = seconds_of(annotations, INIT_SECONDS) or 0.0, seconds_of(annotations, INIT_EXIT_CODE)
@@ -175,13 +173,14 @@ def seconds_of(annotations: Mapping[str, str], key: str) -> float | None:
     return value if 0 <= value < 10**9 else None
 
 
-async def _start_process(container: k.Container, given: cdi.Given, folder: Path) -> RunningContainer:
-    """Run the command on this machine: paths of the container in its environment become the host's, and the shim is preloaded."""
-    command, env = [*(container.command or ()), *(container.args or ())], process_environment(given)
+async def _start_process(container: k.Container, env: Mapping[str, str], folder: Path) -> RunningContainer:
+    command = [*(container.command or ()), *(container.args or ())]
+    program = shutil.which(command[0], path=env.get("PATH")) or command[0]
     with _open_log(folder, container.name) as output:
         try:
             process = await asyncio.create_subprocess_exec(
-                *command,
+                program,
+                *command[1:],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -194,30 +193,6 @@ async def _start_process(container: k.Container, given: cdi.Given, folder: Path)
     return ProcessContainer(process)
 
 
-def process_environment(given: cdi.Given) -> dict[str, str]:
-    """The environment of a container that is a local process.
-
-    Raises:
-        StartFailed: a library that it must preload is not there.
-    """
-    to_host = {mount.container_path: mount.host_path for mount in given.mounts}
-    env = {**os.environ, **{name: host_path(value, to_host) for name, value in given.env.items()}}
-    if preload := to_host.get(PRELOAD_FILE):
-        libraries = [host_path(line.strip(), to_host) for line in Path(preload).read_text().splitlines() if line.strip()]
-        if missing := [library for library in libraries if not Path(library).is_file()]:
-            raise StartFailed("CreateContainerError", f"the shim is not built: {missing[0]} does not exist")
-        env["LD_PRELOAD"] = ":".join(libraries)
-    return env
-
-
 def _open_log(folder: Path, name: str) -> BinaryIO:
     folder.mkdir(parents=True, exist_ok=True)
     return (folder / f"{name}.log").open("ab")
-
-
-def host_path(value: str, to_host: Mapping[str, str]) -> str:
-    """``value``, with the longest mounted path that it begins with replaced by what is mounted there."""
-    for inside in sorted(to_host, key=len, reverse=True):
-        if value == inside or value.startswith(inside.rstrip("/") + "/"):
-            return to_host[inside] + value[len(inside) :]
-    return value

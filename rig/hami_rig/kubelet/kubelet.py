@@ -24,6 +24,7 @@ from hami_rig.kubelet.devices import AllocationRefused, DeviceLedger, Held
 from hami_rig.kubelet.node import NodeDescription, node_body
 from hami_rig.kubelet.plugins import DevicePlugins
 from hami_rig.kubelet.pod_resources import PodResources
+from hami_rig.kubelet.process_environment import StartFailed
 from hami_rig.kubelet.status import ContainerLife
 from hami_rig.kubelet.worker import PodWorker
 from hami_rig.scheduler.objects import PODS, SchedulingPod
@@ -49,6 +50,8 @@ class NodeFolder:
         self.containers = root / "containers"
         self.device_profile = root / "devices.yaml"
         """The cards that the node's agent finds."""
+        self.cards = root / "cards.conf"
+        """The same for the fake driver that containers see."""
 
     def make(self) -> None:
         """Make the folders that are missing."""
@@ -163,7 +166,7 @@ class Kubelet:
                 try:
                     await self._plugins.pre_start(each.resource, each.ids)
                 except AllocationRefused as exc:
-                    raise containers.StartFailed("CreateContainerConfigError", str(exc)) from exc
+                    raise StartFailed("CreateContainerConfigError", str(exc)) from exc
         given = containers.given_to(container, held, self._folder.cdi)
         folder = self._folder.containers / uid
         record = {
@@ -174,7 +177,7 @@ class Kubelet:
             "given": given,
         }
         containers.write_record(folder / f"{container.name}.json", record)
-        running = await containers.start(pod.metadata.annotations, container, life.kind, given, folder)
+        running = await containers.start(pod.metadata.annotations, container, life.kind, given, folder, cards=self._folder.cards)
         self.record_event(pod, "Normal", "Started", f"Started container {container.name}")
         return running
 

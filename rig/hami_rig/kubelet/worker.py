@@ -22,7 +22,8 @@ from hami_protocol.devices import ContainerKind
 from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
 from hami_rig.kubelet import status
 from hami_rig.kubelet.admission import Rejection
-from hami_rig.kubelet.containers import KILLED_EXIT_CODE, RunningContainer, StartFailed
+from hami_rig.kubelet.containers import KILLED_EXIT_CODE, RunningContainer
+from hami_rig.kubelet.process_environment import StartFailed
 from hami_rig.kubelet.status import ContainerLife
 from hami_rig.scheduler.objects import PODS, SchedulingPod
 from hami_runtime.clock import Clock

@@ -8,7 +8,7 @@ import pytest
 
 from hami_node_agent.api import deviceplugin_pb2 as pb
 from hami_protocol import kubernetes as k
-from hami_rig.kubelet import containers
+from hami_rig.kubelet import containers, process_environment
 from hami_rig.kubelet.devices import Held
 
 SPEC = """{"cdiVersion": "0.6.0", "kind": "hami.io/share",
@@ -50,16 +50,16 @@ def test_a_cdi_name_brings_its_specs_edits(tmp_path: Path, answer: pb.ContainerA
 
 def test_a_name_in_no_spec_keeps_the_container_from_starting(tmp_path: Path) -> None:
     answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="hami.io/share=gone")])
-    with pytest.raises(containers.StartFailed, match=r"unresolvable CDI devices hami.io/share=gone") as failed:
+    with pytest.raises(process_environment.StartFailed, match=r"unresolvable CDI devices hami.io/share=gone") as failed:
         containers.given_to(k.Container(name="c"), held(answer), tmp_path)
     assert failed.value.reason == "CreateContainerError"
 
 
 def test_paths_of_the_container_become_the_hosts() -> None:
     mounts = {"/usr/local/vgpu": "/rig/containers/u", "/usr/local/vgpu/libvgpu.so": "/rig/libvgpu.so"}
-    assert containers.host_path("/usr/local/vgpu/libvgpu.so", mounts) == "/rig/libvgpu.so"
-    assert containers.host_path("/usr/local/vgpu/x.cache", mounts) == "/rig/containers/u/x.cache"
-    assert containers.host_path("/usr/local/vgpux", mounts) == "/usr/local/vgpux"
+    assert process_environment.host_path("/usr/local/vgpu/libvgpu.so", mounts) == "/rig/libvgpu.so"
+    assert process_environment.host_path("/usr/local/vgpu/x.cache", mounts) == "/rig/containers/u/x.cache"
+    assert process_environment.host_path("/usr/local/vgpux", mounts) == "/usr/local/vgpux"
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1.5", 1.5), ("-1", None), ("nan", None), ("soon", None), ("1e99", None)])

@@ -1,0 +1,85 @@
+"""The environment of a container that is a local process: its grant, the shim preloaded, and a fake driver with the node's cards.
+
+There are no mounts: paths of the container in its environment become the host's. The fake driver finds cards by ``NVIDIA_VISIBLE_DEVICES``, so what
+a runtime does with device nodes is done with the uuids of the grant.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hami_node_agent import grant_file
+from hami_node_agent.grant_file import Grant, GrantError
+from hami_rig import project
+from hami_rig.kubelet import cdi
+
+PRELOAD_FILE = "/etc/ld.so.preload"
+GRANT_FILE = "/usr/local/vgpu/grant"
+
+
+class StartFailed(Exception):  # noqa: N818 - reads as the condition it names
+    """A container cannot be started now.
+
+    Attributes:
+        reason: kubelet's word for it, as ``CreateContainerError``.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def environment(given: cdi.Given, cards: Path, own: Path) -> dict[str, str]:
+    """The whole environment.
+
+    Args:
+        given: what the container is given.
+        cards: the fake driver's description of the node's cards.
+        own: a path of the container's own, whose suffix is replaced for its copy of the grant. The copy names the region by its place on the host;
+            what changes in the grant later does not reach it.
+
+    Raises:
+        StartFailed: a library that must be preloaded is not there, or the grant cannot be read.
+    """
+    to_host = {mount.container_path: mount.host_path for mount in given.mounts}
+    env = {**os.environ, **{name: host_path(value, to_host) for name, value in given.env.items()}}
+    if driver := project.find(project.FAKE_DRIVER):
+        env |= {"LD_LIBRARY_PATH": str(driver), "FAKE_GPU_CONFIG": str(cards), "FAKE_GPU_STATE": f"{cards}.state"}
+        env["PATH"] = f"{driver.parent}:{env.get('PATH', '')}"
+    if granted := to_host.get(GRANT_FILE):
+        grant = _read_grant(Path(granted))
+        here = own.with_suffix(".grant")
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.write_bytes(_encoded(replace(grant, region_path=host_path(grant.region_path, to_host))))
+        env |= {"HAMI_GRANT_FILE": str(here), "NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in grant.devices)}
+    if preload := to_host.get(PRELOAD_FILE):
+        libraries = [host_path(line.strip(), to_host) for line in Path(preload).read_text().splitlines() if line.strip()]
+        if missing := [library for library in libraries if not Path(library).is_file()]:
+            raise StartFailed("CreateContainerError", f"the shim is not built: {missing[0]} does not exist")
+        env["LD_PRELOAD"] = ":".join(libraries)
+    return env
+
+
+def host_path(value: str, to_host: Mapping[str, str]) -> str:
+    """``value``, with the longest mounted path that it begins with replaced by what is mounted there."""
+    for inside in sorted(to_host, key=len, reverse=True):
+        if value == inside or value.startswith(inside.rstrip("/") + "/"):
+            return to_host[inside] + value[len(inside) :]
+    return value
+
+
+def _read_grant(path: Path) -> Grant:
+    try:
+        return grant_file.decode(path.read_bytes())
+    except (OSError, GrantError) as exc:
+        raise StartFailed("CreateContainerError", f"the grant {path} cannot be read: {exc}") from exc
+
+
+def _encoded(grant: Grant) -> bytes:
+    try:
+        return grant_file.encode(grant)
+    except GrantError as exc:
+        raise StartFailed("CreateContainerError", f"the container's copy of its grant cannot be made: {exc}") from exc
