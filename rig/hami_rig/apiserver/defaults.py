@@ -143,7 +143,13 @@ def _budget(body: Object) -> Object:
     return body if "maxUnavailable" in spec or "minAvailable" in spec else {**body, "spec": {"minAvailable": 1, **spec}}
 
 
-def _replicated(body: Object) -> Object:
+def _deployment(body: Object) -> Object:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}}
+    spec = {"replicas": 1, "strategy": rolling, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600, **_with_template(body)}
+    return {**body, "spec": spec}
+
+
+def _replica_set(body: Object) -> Object:
     return {**body, "spec": {"replicas": 1, **_with_template(body)}}
 
 
@@ -175,7 +181,7 @@ _DEFAULTS: dict[Resource, Callable[[Object], Object]] = {
     SECRETS: _secret,
     SERVICES: _service,
     POD_DISRUPTION_BUDGETS: _budget,
-    DEPLOYMENTS: _replicated,
-    REPLICA_SETS: _replicated,
+    DEPLOYMENTS: _deployment,
+    REPLICA_SETS: _replica_set,
     JOBS: _job,
 }

@@ -11,7 +11,6 @@ import msgspec
 
 from hami_rig.apiserver.schema import Field, Type, type_named
 from hami_rig.apiserver.served import REVIEWS, Served, served_groups
-from hami_runtime.kube.store_resources import POD_DISRUPTION_BUDGETS
 
 __all__ = ["aggregated", "described", "is_served_group"]
 
@@ -29,6 +28,7 @@ _VERSION = {
 OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OPENAPI_V2 = b"\x0a\x032.0"
 """An OpenAPI 2 document without definitions, in protobuf: field 1 is the version. What it does not describe, kubectl does not check."""
+_FOREIGN_KINDS = {"Eviction": "policy", "Scale": "autoscaling"}
 _WRITE_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
 
 
@@ -99,8 +99,8 @@ def _resource_list(group: str) -> dict[str, Any]:
         resources.append(entry)
         for name, (kind, verbs) in served.subresources.items():
             entry = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced, "kind": kind}
-            if kind == "Eviction":  # kubectl drain evicts only where the group is named
-                entry |= {"group": POD_DISRUPTION_BUDGETS.group, "version": POD_DISRUPTION_BUDGETS.version}
+            if group_of := _FOREIGN_KINDS.get(kind):  # kubectl drain and scale look for the group
+                entry |= {"group": group_of, "version": "v1"}
             resources.append({**entry, "verbs": list(verbs)})
     for review in REVIEWS.values():
         if review.group == group:

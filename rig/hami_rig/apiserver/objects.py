@@ -14,6 +14,7 @@ from hami_rig.apiserver import apply, bodies
 from hami_rig.apiserver.admission import Admission
 from hami_rig.apiserver.calls import Call
 from hami_rig.apiserver.patches import json_patched, strategically_merged
+from hami_rig.apiserver.scales import replicas_of, scale_of
 from hami_rig.apiserver.validation import check_created, check_updated
 from hami_rig.apiserver.webhook_rules import Attempt, Operation
 from hami_runtime.kube.store import Deletion, ObjectStore, Stored
@@ -54,8 +55,10 @@ class Objects:
         return Outcome(code=201, stored=await self._create(call, bodies.read(call, warnings), warnings))
 
     async def update(self, call: Call, warnings: list[str]) -> Outcome:
-        """Replace an object, or its status."""
+        """Replace an object, its status or its scale."""
         target = call.target
+        if target.subresource == "scale":
+            return self._scale(call)
         resource, part = target.served.resource, _part(target.subresource)
         body = bodies.read(call, warnings)
         current = self._store.get(resource, target.name, target.namespace)
@@ -69,6 +72,8 @@ class Objects:
     async def patch(self, call: Call, warnings: list[str]) -> Outcome:
         """Apply a patch of any of the four kinds."""
         target = call.target
+        if target.subresource == "scale":
+            return self._scale(call)
         resource, part = target.served.resource, _part(target.subresource)
         document = bodies.document(call)
         for _ in range(_TRIES):
@@ -134,6 +139,16 @@ class Objects:
         dry_run = call.dry_run or (eviction.get("deleteOptions") or {}).get("dryRun") == ["All"]
         self._store.evict(target.name, eviction, target.namespace, dry_run=dry_run)
         return Outcome(code=201, status={**_SUCCESS, "code": 201})
+
+    def _scale(self, call: Call) -> Outcome:
+        target = call.target
+        resource = target.served.resource
+        current = self._store.get(resource, target.name, target.namespace)
+        document = bodies.document(call)
+        asked = merged(scale_of(current.body), document) if call.verb == "patch" else document
+        change = {"spec": {"replicas": replicas_of(asked, target.name)}}
+        stored = self._store.merge_patch(resource, target.name, change, target.namespace, dry_run=call.dry_run)
+        return Outcome(code=200, status=scale_of(stored.body))
 
     async def _admitted_update(self, call: Call, current: Stored, body: Object, warnings: list[str]) -> Object:
         resource = call.target.served.resource

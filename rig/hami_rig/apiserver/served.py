@@ -11,7 +11,7 @@ from msgspec import Struct
 from hami_rig.apiserver.event_views import core_event, modern_event
 from hami_rig.apiserver.schema import Type, root_type, type_named
 from hami_runtime.kube.store_objects import Object
-from hami_runtime.kube.store_resources import EVENTS, NAMESPACES, PODS, RESOURCES, Resource
+from hami_runtime.kube.store_resources import DEPLOYMENTS, EVENTS, NAMESPACES, PODS, REPLICA_SETS, RESOURCES, Resource
 
 __all__ = ["REVIEWS", "SERVED", "Review", "Served", "served_groups"]
 
@@ -42,6 +42,8 @@ class Served(Struct, frozen=True, kw_only=True):
         found: dict[str, tuple[str, tuple[str, ...]]] = {}
         if self.resource == PODS:
             found |= {"binding": ("Binding", ("create",)), "eviction": ("Eviction", ("create",)), "log": ("Pod", ("get",))}
+        if self.resource in (DEPLOYMENTS, REPLICA_SETS):
+            found["scale"] = ("Scale", ("get", "patch", "update"))
         if self.resource.has_status:
             found["status"] = (self.resource.kind, ("get", "patch", "update"))
         return found

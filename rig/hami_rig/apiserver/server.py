@@ -25,6 +25,7 @@ from hami_rig.apiserver.kubeconfig import kubeconfig
 from hami_rig.apiserver.objects import Objects, Outcome
 from hami_rig.apiserver.rendering import Form, Rendering, form_of
 from hami_rig.apiserver.reviews import answered
+from hami_rig.apiserver.scales import scale_of
 from hami_rig.apiserver.served import Review
 from hami_rig.apiserver.settings import ApiServerSettings, utc_now
 from hami_rig.apiserver.watches import Watches
@@ -181,17 +182,31 @@ class ApiServer:
             accepted = "application/json"
             raise ApiError(406, "NotAcceptable", f"only the following media types are accepted: {accepted}")
         rendering = Rendering(served=call.target.served, form=form, now=utc_now, include=call.query.get("includeObject", "Metadata"))
-        target, warnings = call.target, list[str]()
         match call.verb:
             case "watch":
                 return await self._watches.serve(request, call, rendering)
-            case "list":
-                return _raw(200, rendering.many(self.store.select(target.served.resource, call.selection()), self.store.revision), ())
-            case "get" if target.subresource == "log":
-                self.store.get(target.served.resource, target.name, target.namespace)
+            case "get" | "list":
+                return self._read(call, rendering)
+            case _:
+                return await self._written(call, rendering)
+
+    def _read(self, call: Call, rendering: Rendering) -> web.Response:
+        target = call.target
+        resource = target.served.resource
+        if call.verb == "list":
+            return _raw(200, rendering.many(self.store.select(resource, call.selection()), self.store.revision), ())
+        found = self.store.get(resource, target.name, target.namespace)
+        match target.subresource:
+            case "log":
                 raise ApiError.bad_request("containers of the rig keep no logs here: look into the folder of the node's fake kubelet")
-            case "get":
-                return _raw(200, rendering.one(self.store.get(target.served.resource, target.name, target.namespace)), ())
+            case "scale":
+                return _json(200, scale_of(found.body))
+            case _:
+                return _raw(200, rendering.one(found), ())
+
+    async def _written(self, call: Call, rendering: Rendering) -> web.Response:
+        warnings: list[str] = []
+        match call.verb:
             case "deletecollection":
                 gone = await self._objects.delete_collection(call, warnings)
                 return _raw(200, rendering.many(gone, self.store.revision), warnings)

@@ -236,13 +236,16 @@ async def test_rules_and_selectors_choose_what_is_asked(api: Api, hook: Hook) ->
     await api.patch(f"{api.pods}/p", {"metadata": {"labels": {"a": "b"}}})
     await api.patch(f"{api.pods}/p/status", {"status": {"phase": "Running"}})
     await api.delete(f"{api.pods}/p")
-    assert [(each["operation"], each["kind"]["kind"], each.get("subResource")) for each in hook.requests] == [
+    # A real server may ask about one and the same write more than once.
+    asked = [(each["operation"], each["kind"]["kind"], each.get("subResource")) for each in hook.requests]
+    assert list(dict.fromkeys(asked)) == [
         ("CREATE", "Pod", None),
         ("CREATE", "Binding", "binding"),
         ("UPDATE", "Pod", None),
         ("DELETE", "Pod", None),
     ]
-    update, deletion = hook.requests[2:]
+    update = next(each for each in hook.requests if each["operation"] == "UPDATE")
+    deletion = next(each for each in hook.requests if each["operation"] == "DELETE")
     assert (update["oldObject"]["metadata"].get("labels"), update["object"]["metadata"]["labels"]) == (None, {"a": "b"})
     assert (deletion["object"], deletion["oldObject"]["metadata"]["name"]) == (None, "p")
 

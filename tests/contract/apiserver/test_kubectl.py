@@ -158,3 +158,27 @@ async def test_discovery_knows_short_names_and_what_may_be_done(api: Api) -> Non
     code, output = await api.kubectl("version", "-o", "json")
     assert code == 0
     assert json.loads(output)["serverVersion"]["major"] == "1"
+
+
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: x}}
+  template: {metadata: {labels: {app: x}}, spec: {containers: [{name: c, image: "i:1"}]}}
+"""
+
+
+async def test_a_deployment_is_applied_and_scaled(api: Api) -> None:
+    assert await api.kubectl("apply", "-f", "-", stdin=DEPLOYMENT) == (0, "deployment.apps/d created\n")
+    assert await api.kubectl("apply", "-f", "-", stdin=DEPLOYMENT) == (0, "deployment.apps/d unchanged\n")
+    assert await api.kubectl("scale", "deployment/d", "--replicas=3") == (0, "deployment.apps/d scaled\n")
+    code, output = await api.kubectl("get", "deployment", "d", "-o", "jsonpath={.spec.replicas} {.spec.strategy.type}")
+    assert (code, output) == (0, "3 RollingUpdate")
+    code, output = await api.kubectl(
+        "apply", "-f", "-", stdin=DEPLOYMENT.replace("{app: x}}, spec", "{app: z}}, spec").replace("name: d", "name: e")
+    )
+    assert code == 1
+    assert "`selector` does not match template `labels`" in output
