@@ -104,7 +104,7 @@ class NodeAgent:
         self._clock = clock
         self._shim = shim
         self._telemetry = telemetry
-        self._granting = granting = Granting(
+        granting = Granting(
             node=options.node,
             vendor=vendor,
             catalog=catalog,
@@ -147,6 +147,7 @@ class NodeAgent:
             paths=options.paths,
             cdi_folder=options.cdi_folder,
             forget=self._starting.ended,
+            catch_up=lambda: granting.say_again(self.pods),
         )
         self.registration = Registration(
             bus=bus,
@@ -180,7 +181,6 @@ class NodeAgent:
             self.devices.recover,
             self.flag_running_pods,
             self.report_devices,
-            self.say_again,
             self._cleanup.run,
         )
 
@@ -231,12 +231,6 @@ class NodeAgent:
         """Report devices, once it is known what was reported before."""
         async for _ in until(stop, self._once(self.pods.wait_synced)):
             await self.registration.run(stop)
-
-    async def say_again(self, stop: asyncio.Event) -> None:
-        """After a restart, repeat the outcomes that the cluster does not show yet."""
-        async for _ in until(stop, self._once(self.pods.wait_synced)):
-            self._granting.say_again(self.pods.live.values())
-            await stop.wait()
 
     async def flag_running_pods(self, stop: asyncio.Event) -> None:
         """Tell the pods of a card that goes out (case D4)."""

@@ -55,6 +55,7 @@ class Cleanup:
         paths: HostPaths,
         cdi_folder: str,
         forget: Callable[[str], None],
+        catch_up: Callable[[], None],
     ) -> None:
         self._node = node
         self._vendor = vendor
@@ -68,12 +69,14 @@ class Cleanup:
         self._paths = paths
         self._cdi_folder = cdi_folder.rstrip("/")
         self._forget = forget
+        self._catch_up = catch_up
         self._over_since: dict[str, float] = {}
         pods.subscribe(self._pod_changed)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Sweep now and then."""
+        """Say again what a killed agent may not have said, then sweep now and then."""
         await self._pods.wait_synced()
+        self._catch_up()
         self._release_missed()
         while not stop.is_set():
             try:
@@ -90,7 +93,8 @@ class Cleanup:
             OSError: something could not be removed.
         """
         on_host = self._on_host()
-        over = sorted(uid for uid in {*on_host, *self._journal.pods, *self._view.uids} if self._is_over(uid, on_host))
+        settled = () if self._outbox.pending else self._journal.pods  # what is not said yet must not be forgotten
+        over = sorted(uid for uid in {*on_host, *settled, *self._view.uids} if self._is_over(uid, on_host))
         self._over_since = {uid: self._over_since.get(uid, self._clock.monotonic()) for uid in over}
         held = await self._held_by_kubelet() if over else None
         unneeded = [uid for uid in over if not self._may_be_needed(uid, held)]
@@ -102,7 +106,7 @@ class Cleanup:
             for path in on_host.get(uid, ()):
                 self._files.remove(path)
             self._view.forget(uid)
-            if gone:
+            if gone and uid in settled:
                 self._journal.forget(uid)
             log.info("pod cleaned up", uid=uid, paths=len(on_host.get(uid, ())))
 

@@ -6,7 +6,7 @@ API server. Outcomes go to the bus through the outbox, refusals to the pod's eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -20,9 +20,10 @@ from hami_devices.vendor import Vendor
 from hami_node_agent import grants, node_pods
 from hami_node_agent.grants_view import GrantsView
 from hami_node_agent.hostfiles import HostFiles
-from hami_node_agent.journal import Journal
+from hami_node_agent.journal import Journal, ServedPod
 from hami_node_agent.needs import HostPaths, Needs, Shim, needs
 from hami_node_agent.node_devices import NodeDevices
+from hami_node_agent.node_pods import NodePods
 from hami_node_agent.refusals import Refusal, RefusalKind
 from hami_protocol import assignment, keys
 from hami_protocol.devices import ContainerShares, PodRef, VendorAssignment
@@ -197,22 +198,26 @@ class Granting:
         self._say_succeeded(ref)
         log.info("allocation succeeded", pod=str(ref), uid=ref.uid)
 
-    def say_again(self, pods: Iterable[Pod]) -> None:
+    def say_again(self, pods: NodePods) -> None:
         """After a restart: what was done and may not have reached anybody. A double changes nothing."""
-        for pod in pods:
-            record = self._journal.pods.get(pod.metadata.uid)
-            if record is None or pod.metadata.annotations.get(keys.BIND_PHASE) != "allocating":
-                continue
-            try:
-                held = node_pods.annotated(pod, self.vendor)
-            except RecordError:
-                continue  # refused when it is asked for
-            with self.traced(pod, "say again"):
-                for place in sorted(record.served):
-                    if held is not None and place < len(held.containers):
-                        self.served(record.pod, held, frozenset(record.served), held.containers[place].container)
-                if record.succeeded:
-                    self._say_succeeded(record.pod)
+        for uid, record in sorted(self._journal.pods.items()):
+            pod = pods.get(uid)
+            if pod is None and record.succeeded:
+                self._say_succeeded(record.pod)
+            elif pod is not None and pod.metadata.annotations.get(keys.BIND_PHASE) == "allocating":
+                with self.traced(pod, "say again"):
+                    self._say_again(pod, record)
+
+    def _say_again(self, pod: Pod, record: ServedPod) -> None:
+        try:
+            held = node_pods.annotated(pod, self.vendor)
+        except RecordError:
+            return  # refused when it is asked for
+        for place in sorted(record.served):
+            if held is not None and place < len(held.containers):
+                self.served(record.pod, held, frozenset(record.served), held.containers[place].container)
+        if record.succeeded:
+            self._say_succeeded(record.pod)
 
     def _say_succeeded(self, ref: PodRef) -> None:
         self._outbox.put(AllocationSucceeded(pod=ref, node=self.node), f"{ref.uid}/succeeded")

@@ -137,7 +137,8 @@ class Registration:
             try:
                 await self._bus.publish(message)
             except BusError as exc:  # a refusal too: at first start the stream may not be made yet
-                log.warning("report not published", reason=str(exc))
+                if not attempt:
+                    log.warning("report not published, trying until it is", reason=str(exc))
                 await sleep_until(stop, RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
                 continue
