@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NEAREST: Final = 3
 MAX_PRIORITY: Final = 10
 _SUMMARY_REASONS: Final = 4
+_FREE_BITS: Final = 40
+"""Room for MiB below the number of devices that would do."""
 
 
 class Judged:
@@ -87,7 +89,10 @@ class Judged:
         return failed, unresolvable
 
     def _texts(self, texts: npt.NDArray[np.object_], places: Ints) -> dict[str, str]:
-        return dict(zip(self._state.names[self.numbers[places]].tolist(), texts[self.ids[places]].tolist(), strict=True))
+        names, ids = self._state.names[self.numbers[places]].tolist(), self.ids[places]
+        if ids.size and (ids == ids[0]).all():
+            return dict.fromkeys(names, texts[ids[0]])
+        return dict(zip(names, texts[ids].tolist(), strict=True))
 
     def reasons(self) -> dict[str, int]:
         """How many nodes each text is said of, the most frequent first."""
@@ -104,13 +109,15 @@ class Judged:
     def nearest(self, limit: int) -> tuple[NodeShortfall, ...]:
         """The nodes that come nearest: the most devices that would do, then the most free memory on one, then the name."""
         places = np.flatnonzero(self.ids != FITS)
-        if not places.size:
+        if not places.size or limit <= 0:
             return ()
-        free = self._free_memory()[places]
-        resolvable = ~np.array(self.verdicts.unresolvable)[self.ids[places]]
-        ranks = self._state.name_ranks()[self.numbers[places]]
+        hopeless = np.array(self.verdicts.unresolvable)[self.ids[places]]
         able = self.verdicts.able[self._places][places]
-        chosen = places[np.lexsort((ranks, -free, -able, ~resolvable))[:limit]]
+        free = self._free_memory()[places]
+        closeness = np.where(hopeless, 0, (able + 1) << _FREE_BITS) + free.clip(0, (1 << _FREE_BITS) - 1)
+        closest = closeness >= np.partition(closeness, -limit)[-limit] if places.size > limit else np.ones_like(hopeless)
+        ranks = self._state.name_ranks()[self.numbers[places[closest]]]
+        chosen = places[closest][np.lexsort((ranks, -closeness[closest]))[:limit]]
         return tuple(self._shortfall(int(place)) for place in chosen)
 
     def _free_memory(self) -> Ints:
@@ -136,7 +143,7 @@ def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
     return misfit.detail
 
 
-def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *, ranked: bool) -> Placement | Refusal:
+def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *, ranked: bool, reasons: bool) -> Placement | Refusal:
     """Find the best of ``candidates``; see ``ClusterState.judge``."""
     if len(candidates) == 1 and request.asks:
         return _judge_one(state, request, candidates[0], ranked=ranked)
@@ -146,7 +153,7 @@ def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *
         if isinstance(fit, Misfit):
             judged.exclude(best, fit)
             continue
-        failed, unresolvable = judged.refused()
+        failed, unresolvable = judged.refused() if reasons else ({}, {})
         fitting: tuple[tuple[str, float], ...] = ()
         if ranked:
             order = judged.best_first()

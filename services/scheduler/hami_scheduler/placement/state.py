@@ -236,7 +236,9 @@ class ClusterState:
 
     # Deciding
 
-    def judge(self, request: PodRequest, candidates: Sequence[str], *, uid: str, ranked: bool = False) -> Placement | Refusal:
+    def judge(
+        self, request: PodRequest, candidates: Sequence[str], *, uid: str, ranked: bool = False, reasons: bool = True
+    ) -> Placement | Refusal:
         """Find the best of ``candidates`` for ``request``. Changes nothing.
 
         Args:
@@ -244,9 +246,10 @@ class ClusterState:
             candidates: names of nodes, in any order.
             uid: of the pod; what it holds itself, from an earlier try, counts as free.
             ranked: whether to list all nodes that fit, best first.
+            reasons: whether a placement also says why the other nodes do not fit; a refusal always does.
         """
         with self._without(uid):
-            return filter.judge(self, request, candidates, ranked=ranked)
+            return filter.judge(self, request, candidates, ranked=ranked, reasons=reasons)
 
     def explain(self, request: PodRequest, nodes: Sequence[str] | None = None, *, uid: str = "", limit: int = 20) -> Explanation:
         """Say why, with figures, node by node. Changes nothing.
