@@ -293,7 +293,7 @@ class Scheduler:
     def _judge(self, ref: PodRef, request: PodRequest, names: list[str], *, ranked: bool = False) -> Placement | Refusal:
         """The best of ``names``, unless the namespace's quota is used up."""
         state = self.picture.state
-        found = state.judge(request, names, uid=ref.uid, ranked=ranked)
+        found = state.judge(request, names, uid=ref.uid, ranked=ranked, reasons=ranked)
         if isinstance(found, Refusal):
             return found
         others = (entry for entry in state.entries_in(ref.namespace) if entry.pod.uid != ref.uid)
