@@ -142,13 +142,15 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 		if (!charge_begin_on(&graph->charge, shim, row, entry.bytes > kept ? entry.bytes - kept : 0))
 			return false;
 	}
-	launch_begin(&graph->launch, (uint64_t)(uintptr_t)exec, stream, per_thread);
+	graph->launch.sampled = false;
+	if (!launch_is_free())
+		limiter_enter(&graph->launch, (uint64_t)(uintptr_t)exec, stream, per_thread);
 	return true;
 }
 
 static CUresult graph_end(struct graph_launch *graph, CUresult result)
 {
-	(void)launch_end(&graph->launch, result);
+	(void)limiter_leave(&graph->launch, result);
 	if (graph->allocates && graph->charge.shim != NULL) {
 		charge_nested--;
 		graphs_settle(graph->charge.shim, graph->charge.row, graph->device, graph->charge.bytes);

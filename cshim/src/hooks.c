@@ -27,6 +27,7 @@ struct row {
 struct driver driver;
 struct nvml nvml;
 _Atomic unsigned long hooks_passed;
+_Atomic int hooks_driver_found;
 
 static const struct row driver_rows[] = {
 #define HOOK(symbol, base, version, stream) {#symbol, #base, version, stream, (void *)symbol, (void **)&driver.symbol},
@@ -55,7 +56,7 @@ _Static_assert(DRIVER_ROWS + NVML_ROWS < INDEX_SIZE / 2, "the index must stay sp
 static uint8_t by_symbol[INDEX_SIZE];
 static uint8_t by_base[INDEX_SIZE];
 static void *by_version[DRIVER_ROWS]; /* the address that cuGetProcAddress gives for a row, where it has one */
-static _Atomic int index_state, driver_state, nvml_state;
+static _Atomic int index_state, nvml_state;
 
 static uint32_t hash_name(const char *name)
 {
@@ -155,19 +156,16 @@ static void fill_by_version(void)
 	}
 }
 
-bool hooks_load_driver(void)
+bool hooks_find_driver(void)
 {
-	void *library;
+	void *library = open_loaded("libcuda.so.1", false);
 
-	if (__builtin_expect(atomic_load_explicit(&driver_state, memory_order_acquire) == 1, 1))
-		return true;
-	library = open_loaded("libcuda.so.1", false);
 	if (library == NULL)
 		return false;
 	index_build();
 	fill(library, driver_rows, DRIVER_ROWS); /* twice at once writes the same words twice */
 	fill_by_version();
-	atomic_store_explicit(&driver_state, 1, memory_order_release);
+	atomic_store_explicit(&hooks_driver_found, 1, memory_order_release);
 	return true;
 }
 

@@ -6,6 +6,7 @@
 #ifndef VGPU_HOOKS_H
 #define VGPU_HOOKS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #pragma GCC visibility push(default)
@@ -32,8 +33,15 @@ struct nvml {
 extern struct driver driver;
 extern struct nvml nvml;
 
-/* Fill `driver` from the libcuda.so.1 in this process; false when there is none yet. Cheap once it has succeeded. */
-bool hooks_load_driver(void);
+/* Fill `driver` from the libcuda.so.1 in this process; false when there is none yet. */
+bool hooks_find_driver(void);
+
+extern _Atomic int hooks_driver_found;
+
+static inline bool hooks_load_driver(void)
+{
+	return __builtin_expect(atomic_load_explicit(&hooks_driver_found, memory_order_acquire), 1) || hooks_find_driver();
+}
 
 /* Fill `nvml` likewise. With `may_open`, a library that nobody has loaded yet is loaded. */
 bool hooks_load_nvml(bool may_open);

@@ -7,91 +7,75 @@ static inline uint64_t kernel_key(CUfunction function, uint64_t x, uint64_t y, u
 	return (uint64_t)(uintptr_t)function ^ (x * 0x9e3779b1u + y * 0x85ebca6bu + z * 0xc2b2ae35u) << 16 ^ threads << 1;
 }
 
-#define LAUNCH(symbol, key, stream, per_thread, ...)                                                                   \
-	struct launch launch;                                                                                          \
+/* The free way is a jump to the driver's function with the arguments as they came; the other is apart, so that it stays so. */
+#define LAUNCH(symbol, parameters, arguments, key, stream, per_thread)                                                 \
+	static __attribute__((noinline)) CUresult symbol##_limited parameters                                          \
+	{                                                                                                              \
+		struct launch launch;                                                                                  \
                                                                                                                        \
-	REAL(symbol);                                                                                                  \
-	launch_begin(&launch, key, stream, per_thread);                                                                \
-	return launch_end(&launch, driver.symbol(__VA_ARGS__))
+		limiter_enter(&launch, key, stream, per_thread);                                                       \
+		return limiter_leave(&launch, driver.symbol arguments);                                                \
+	}                                                                                                              \
+                                                                                                                       \
+	CUresult symbol parameters                                                                                     \
+	{                                                                                                              \
+		REAL(symbol);                                                                                          \
+		return __builtin_expect(launch_is_free(), 1) ? driver.symbol arguments : symbol##_limited arguments;   \
+	}
 
 #define KERNEL_KEY kernel_key(f, gridDimX, gridDimY, gridDimZ, (uint64_t)blockDimX * blockDimY * blockDimZ)
-#define CONFIG_KEY                                                                                                     \
-	(config == NULL ? 0                                                                                            \
-			: kernel_key(f, config->gridDimX, config->gridDimY, config->gridDimZ,                          \
-				  (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ))
-#define CONFIG_STREAM (config == NULL ? NULL : config->hStream)
+#define KERNEL_PARAMETERS                                                                                              \
+	(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,    \
+		unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
+		void **kernelParams, void **extra)
+#define KERNEL_ARGUMENTS                                                                                               \
+	(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra)
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-	unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-	CUstream hStream, void **kernelParams, void **extra)
+LAUNCH(cuLaunchKernel, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_KEY, hStream, false)
+LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_KEY, hStream, true)
+
+#define COOPERATIVE_PARAMETERS                                                                                         \
+	(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,    \
+		unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
+		void **kernelParams)
+#define COOPERATIVE_ARGUMENTS                                                                                          \
+	(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams)
+
+LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, KERNEL_KEY, hStream, false)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, KERNEL_KEY, hStream, true)
+
+static inline uint64_t config_key(const CUlaunchConfig *config, CUfunction f)
 {
-	LAUNCH(cuLaunchKernel, KERNEL_KEY, hStream, false, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-		sharedMemBytes, hStream, kernelParams, extra);
+	return config == NULL ? 0
+			      : kernel_key(f, config->gridDimX, config->gridDimY, config->gridDimZ,
+					(uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-	unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-	CUstream hStream, void **kernelParams, void **extra)
-{
-	LAUNCH(cuLaunchKernel_ptsz, KERNEL_KEY, hStream, true, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-		blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
-}
+#define EX_PARAMETERS (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+#define EX_ARGUMENTS  (config, f, kernelParams, extra)
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
-{
-	LAUNCH(cuLaunchKernelEx, CONFIG_KEY, CONFIG_STREAM, false, config, f, kernelParams, extra);
-}
+LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, EX_ARGUMENTS, config_key(config, f), config == NULL ? NULL : config->hStream, false)
+LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, EX_ARGUMENTS, config_key(config, f), config == NULL ? NULL : config->hStream, true)
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+static inline uint64_t list_key(const CUDA_LAUNCH_PARAMS *first, unsigned int count)
 {
-	LAUNCH(cuLaunchKernelEx_ptsz, CONFIG_KEY, CONFIG_STREAM, true, config, f, kernelParams, extra);
-}
-
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-	unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-	CUstream hStream, void **kernelParams)
-{
-	LAUNCH(cuLaunchCooperativeKernel, KERNEL_KEY, hStream, false, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-		blockDimZ, sharedMemBytes, hStream, kernelParams);
-}
-
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
-{
-	LAUNCH(cuLaunchCooperativeKernel_ptsz, KERNEL_KEY, hStream, true, f, gridDimX, gridDimY, gridDimZ, blockDimX,
-		blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
+	return first == NULL || count == 0 ? 0
+					   : kernel_key(first->function, first->gridDimX, first->gridDimY, first->gridDimZ,
+						     (uint64_t)first->blockDimX * first->blockDimY * first->blockDimZ);
 }
 
 /* One kernel on several devices at once: paid for where the caller is. */
-CUresult cuLaunchCooperativeKernelMultiDevice(
-	CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices, unsigned int flags)
-{
-	const CUDA_LAUNCH_PARAMS *first = numDevices > 0 ? launchParamsList : NULL;
+LAUNCH(cuLaunchCooperativeKernelMultiDevice,
+	(CUDA_LAUNCH_PARAMS * launchParamsList, unsigned int numDevices, unsigned int flags),
+	(launchParamsList, numDevices, flags), list_key(launchParamsList, numDevices),
+	launchParamsList == NULL || numDevices == 0 ? NULL : launchParamsList->hStream, false)
 
-	LAUNCH(cuLaunchCooperativeKernelMultiDevice,
-		first == NULL ? 0
-			      : kernel_key(first->function, first->gridDimX, first->gridDimY, first->gridDimZ,
-					(uint64_t)first->blockDimX * first->blockDimY * first->blockDimZ),
-		first == NULL ? NULL : first->hStream, false, launchParamsList, numDevices, flags);
-}
-
-CUresult cuLaunch(CUfunction f)
-{
-	LAUNCH(cuLaunch, kernel_key(f, 1, 1, 1, 0), NULL, false, f);
-}
-
-CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
-{
-	LAUNCH(cuLaunchGrid, kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), NULL, false, f, grid_width,
-		grid_height);
-}
-
-CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
-{
-	LAUNCH(cuLaunchGridAsync, kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), hStream, false, f,
-		grid_width, grid_height, hStream);
-}
+LAUNCH(cuLaunch, (CUfunction f), (f), kernel_key(f, 1, 1, 1, 0), NULL, false)
+LAUNCH(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_width, grid_height),
+	kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), NULL, false)
+LAUNCH(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream),
+	(f, grid_width, grid_height, hStream), kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), hStream,
+	false)
 
 static void captures_add(CUresult result, int change)
 {

@@ -241,31 +241,29 @@ static void pay(struct shim *shim, int row, uint64_t cost_ns)
 	atomic_fetch_add_explicit(&shim->credit_ns[row], (int64_t)take - price, memory_order_relaxed);
 }
 
-void limiter_enter(struct launch *launch, struct shim *shim, int row, uint64_t key)
+void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool per_thread)
 {
+	struct shim *shim = shim_get();
 	struct cost *cost;
 	uint32_t launches;
 
-	launch->shim = shim;
-	launch->row = row;
-	launch->sampled = false;
-	if (is_capturing(launch)) { /* it does not run now, but with its graph */
-		launch->shim = NULL;
+	*launch = (struct launch){.stream = stream, .per_thread = per_thread, .row = shim != NULL ? launch_row(shim) : ROW_NONE};
+	if (launch->row < 0)
 		return;
-	}
+	launch->shim = shim;
+	if (is_capturing(launch)) /* it does not run now, but with its graph */
+		return;
 	if (__atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) != 0)
 		wait_while_blocked(shim);
-	if (shim_sm_percent(shim, row) == 100) {
-		launch->shim = NULL;
+	if (shim_sm_percent(shim, launch->row) == 100)
 		return;
-	}
 	launch->cost = cost_place(shim, key);
 	cost = &shim->costs[launch->cost];
 	launches = atomic_load_explicit(&cost->launches, memory_order_relaxed);
 	atomic_store_explicit(&cost->launches, launches + 1, memory_order_relaxed);
 	if (launches > 0 && atomic_load_explicit(&cost->measured, memory_order_relaxed) == 0)
 		wait_for_price(shim, cost);
-	pay(shim, row, atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed));
+	pay(shim, launch->row, atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed));
 	if (launches >= MEASURED_FIRST && launches % MEASURED_EVERY != 0 &&
 		atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed) < LONG_KERNEL_NS)
 		return;
@@ -275,12 +273,13 @@ void limiter_enter(struct launch *launch, struct shim *shim, int row, uint64_t k
 	}
 }
 
-void limiter_leave(struct launch *launch, CUresult result)
+CUresult limiter_leave(struct launch *launch, CUresult result)
 {
-	struct sample sample = {.start = launch->start, .end = launch->end, .cost = launch->cost, .row = launch->row};
+	const struct sample sample = {.start = launch->start, .end = launch->end, .cost = launch->cost, .row = launch->row};
 
 	if (!launch->sampled)
-		return;
+		return result;
 	if (result != CUDA_SUCCESS || record(launch, launch->end) != CUDA_SUCCESS || !sample_put(launch->shim, &sample))
 		events_drop(launch->start, launch->end);
+	return result;
 }

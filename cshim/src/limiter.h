@@ -6,7 +6,7 @@
 #include "shim.h"
 
 struct launch {
-	struct shim *shim; /* NULL: not limited, nothing to do afterwards */
+	struct shim *shim;
 	int row;
 	unsigned cost; /* place in the table of costs */
 	bool sampled;
@@ -16,45 +16,36 @@ struct launch {
 	CUevent end;
 };
 
-/* Under a limit: wait for this launch's turn, pay for it, and prepare to measure it. */
-void limiter_enter(struct launch *launch, struct shim *shim, int row, uint64_t key);
-void limiter_leave(struct launch *launch, CUresult result);
+/* Where a launch may be limited: wait for its turn, pay for it, and prepare to measure it. `key` tells kernels of different
+ * cost apart. */
+void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool per_thread);
+CUresult limiter_leave(struct launch *launch, CUresult result);
 
-/* Called before every launch. `key` tells kernels of different cost apart. Without a limit: a few loads and one store. */
-static inline void launch_begin(struct launch *launch, uint64_t key, CUstream stream, bool per_thread)
+/* The row that the calling thread launches on, below zero for none. */
+static inline int launch_row(struct shim *shim)
+{
+	uint64_t context;
+
+	return __builtin_expect(shim->single_row >= 0, 1) ? shim->single_row : shim_row_of_context(shim, &context);
+}
+
+/* Called before every launch: a few loads, and one store that says this process is active. True: nothing limits it. */
+static inline bool launch_is_free(void)
 {
 	struct shim *shim = shim_get();
 	struct region_use *use;
 	int row;
 
-	launch->shim = NULL;
 	if (__builtin_expect(shim == NULL, 0))
-		return;
-	row = shim->single_row;
-	if (__builtin_expect(row < 0, 0)) {
-		uint64_t context;
-
-		row = shim_row_of_context(shim, &context);
-		if (row < 0)
-			return;
-	}
+		return true;
+	row = launch_row(shim);
+	if (__builtin_expect(row < 0, 0))
+		return true;
 	use = shim_use(shim, row);
 	/* Threads may lose a count to each other: what matters is that it changes. */
 	atomic_store_explicit(
 		&use->launches, atomic_load_explicit(&use->launches, memory_order_relaxed) + 1, memory_order_relaxed);
-	if (__builtin_expect(shim_sm_percent(shim, row) == 100, 1) &&
-		__atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) == 0)
-		return;
-	launch->stream = stream;
-	launch->per_thread = per_thread;
-	limiter_enter(launch, shim, row, key);
-}
-
-static inline CUresult launch_end(struct launch *launch, CUresult result)
-{
-	if (__builtin_expect(launch->shim != NULL, 0))
-		limiter_leave(launch, result);
-	return result;
+	return shim_sm_percent(shim, row) == 100 && __atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) == 0;
 }
 
 #endif

@@ -91,6 +91,7 @@ static enum shim_state attach_now(struct shim *shim)
 	shim->slot = attach_take_slot(shim->region, &shim->self, path, fd);
 	if (shim->slot == NO_SLOT)
 		log_stop("all %u places of the region %s are taken by live processes", REGION_SLOTS, path);
+	shim->own = &shim->region->slots[shim->slot];
 	if (fd >= 0)
 		close(fd);
 	shim->single_row = shim->grant->device_count == 1 && !shim->from_environment ? 0 : ROW_NONE;

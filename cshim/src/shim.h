@@ -87,6 +87,7 @@ struct shim {
 	struct region *region;
 	char region_path[256]; /* empty: a private region */
 	unsigned slot;
+	struct region_slot *own; /* the slot itself */
 
 	int device_count;
 	int single_row; /* the only row that a kernel can run on, or ROW_NONE: ask the driver each time */
@@ -192,7 +193,7 @@ static inline uint32_t shim_sm_percent(struct shim *shim, int row)
 
 static inline struct region_use *shim_use(struct shim *shim, int row)
 {
-	return &shim->region->slots[shim->slot].use[row];
+	return &shim->own->use[row];
 }
 
 #endif
