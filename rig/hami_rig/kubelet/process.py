@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def run(nodes: Profile, kubeconfig: str, folder: Path, rng: random.Random) -> None:
     """Connect and be the kubelets."""
-    async with http.connect(kubeconfig) as cluster:
+    async with http.connect(kubeconfig, user_agent="kubelet") as cluster:
         clock = SystemClock()
         kubelets = [
             Kubelet(cluster, clock, node.description, NodeFolder(folder / node.name), rng=random.Random(rng.random()))  # noqa: S311 - as above

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 async def run(config: SchedulerConfiguration, kubeconfig: str, rng: random.Random) -> None:
     """Connect and schedule."""
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(http.connect(kubeconfig))
+        cluster = await stack.enter_async_context(http.connect(kubeconfig, user_agent="kube-scheduler"))
         extender = None
         if config.extenders:
             session = await stack.enter_async_context(aiohttp.ClientSession())
