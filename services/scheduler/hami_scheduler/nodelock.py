@@ -30,6 +30,7 @@ log = structlog.get_logger()
 
 DONE_PHASES = frozenset({"success", "failed"})
 RETRY_SECONDS = 0.5
+UNBOUND_SECONDS = 10.0
 
 
 class LockUnavailable(Exception):  # noqa: N818 - reads as the condition it names
@@ -40,7 +41,9 @@ class Holder(StrEnum):
     """What is known of the pod that a lock names."""
 
     PENDING = "pending"
-    """It waits for its devices: the lock is in force."""
+    """It is being bound here, or is bound and waits for its devices: the lock is in force."""
+    UNBOUND = "unbound"
+    """It is not bound, and not being bound here: another scheduler is about to bind it, or whoever was has died."""
     DONE = "done"
     """It has its devices, or will not get them; or it has ended, is on another node, or is gone."""
     UNKNOWN = "unknown"
@@ -68,15 +71,20 @@ def judge(
         pod: who wants it.
         holder: what is known of the pod that ``lock`` names.
         unchanged_seconds: for how long this process has seen exactly this value; the time written in it is never compared with a clock.
-        expiry_seconds: after so long, a lock is taken over from whoever holds it.
+        expiry_seconds: after so long, a lock is taken over from whoever holds it; from a pod that is not bound, after 10 s.
     """
     if lock is None and not unreadable:
         return Standing.FREE
     if lock is not None and (lock.namespace, lock.pod) == (pod.namespace, pod.name):
         return Standing.OURS
-    if holder is Holder.DONE or unchanged_seconds > expiry_seconds:
+    if holder is Holder.DONE or unchanged_seconds > patience_seconds(holder, expiry_seconds):
         return Standing.STALE
     return Standing.HELD
+
+
+def patience_seconds(holder: Holder, expiry_seconds: float) -> float:
+    """For how long a lock that does not change is respected. From the lock to the Binding is a matter of milliseconds."""
+    return min(UNBOUND_SECONDS, expiry_seconds) if holder is Holder.UNBOUND else expiry_seconds
 
 
 def holder_state(pod: Pod | None, node: str, *, uid: str = "") -> Holder:
@@ -85,7 +93,9 @@ def holder_state(pod: Pod | None, node: str, *, uid: str = "") -> Holder:
         return Holder.DONE
     if pod.spec.node_name and pod.spec.node_name != node:
         return Holder.DONE
-    return Holder.DONE if pod.metadata.annotations.get(keys.BIND_PHASE) in DONE_PHASES else Holder.PENDING
+    if pod.metadata.annotations.get(keys.BIND_PHASE) in DONE_PHASES:
+        return Holder.DONE
+    return Holder.PENDING if pod.spec.node_name else Holder.UNBOUND
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
@@ -260,7 +270,8 @@ class NodeLocks:
                         line.held_by, line.done = pod, False
                         return
                 case Standing.HELD:
-                    await _first(line.changed, timeout_seconds=self._expiry_seconds - unchanged_seconds + RETRY_SECONDS)
+                    patience = patience_seconds(holder, self._expiry_seconds)
+                    await _first(line.changed, timeout_seconds=patience - unchanged_seconds + RETRY_SECONDS)
 
     async def _holder(self, node: str, lock: NodeLock, line: _Line) -> Holder:
         held_by = line.held_by
@@ -277,7 +288,8 @@ class NodeLocks:
             except api.ClusterError as exc:
                 log.warning("lock holder not looked up", node=node, holder=f"{lock.namespace}/{lock.pod}", error=str(exc))
                 return Holder.PENDING
-        return holder_state(pod, node, uid=uid)
+        state = holder_state(pod, node, uid=uid)
+        return Holder.PENDING if ours and state is Holder.UNBOUND else state
 
     async def _write(self, node: str, seen: _Seen, lock: NodeLock | None) -> bool:
         """Compare and set; on a lost race look again, so that the next judgement is of what is there now."""

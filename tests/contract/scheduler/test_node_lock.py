@@ -166,11 +166,23 @@ async def test_a_lock_of_a_pod_that_is_gone_is_taken_over_at_once(world: World) 
 @story
 async def test_a_lock_that_does_not_change_is_taken_over_in_the_end(world: World, text: str) -> None:
     await world.node("n1", mode="envvar", annotations={keys.NODE_LOCK: text})
-    await world.pod("theirs", gpu=1)
+    theirs = await world.pod("theirs", gpu=1)
+    await world.admin.bind(ref(theirs), "n1", annotations={keys.BIND_PHASE: "allocating"}, labels={})
     async with world.scheduler(options=Options(lock_expiry_seconds=20.0)) as scheduler:
         before = world.clock.monotonic()
         assert await place(scheduler, await world.pod("p1", gpu=1, gpumem=2000)) == "n1"
         assert 20.0 <= world.clock.monotonic() - before < 22.0
+
+
+@story
+async def test_a_lock_left_by_a_scheduler_that_died_before_the_binding_delays_others_for_ten_seconds(world: World) -> None:
+    left = nodelock.encode(NodeLock(time=TIME, namespace="default", pod="unlucky"))
+    await world.node("n1", mode="envvar", annotations={keys.NODE_LOCK: left})
+    await world.pod("unlucky", gpu=1, gpumem=2000)
+    async with world.scheduler() as scheduler:
+        before = world.clock.monotonic()
+        assert await place(scheduler, await world.pod("p1", gpu=1, gpumem=2000)) == "n1"
+        assert 10.0 <= world.clock.monotonic() - before < 12.0
 
 
 @story

@@ -25,6 +25,8 @@ LEGACY = NodeLock(time=TIME)
         pytest.param(OURS, False, Holder.PENDING, 0.0, Standing.OURS, id="ours already"),
         pytest.param(OTHERS, False, Holder.PENDING, 300.0, Standing.HELD, id="held"),
         pytest.param(OTHERS, False, Holder.PENDING, 300.1, Standing.STALE, id="held and unchanged for too long"),
+        pytest.param(OTHERS, False, Holder.UNBOUND, 10.0, Standing.HELD, id="about to be bound"),
+        pytest.param(OTHERS, False, Holder.UNBOUND, 10.1, Standing.STALE, id="not bound for longer than a bind takes"),
         pytest.param(OTHERS, False, Holder.DONE, 0.0, Standing.STALE, id="the holder is done"),
         pytest.param(LEGACY, False, Holder.UNKNOWN, 1.0, Standing.HELD, id="legacy, names nobody"),
         pytest.param(LEGACY, False, Holder.UNKNOWN, 301.0, Standing.STALE, id="legacy, unchanged for too long"),
@@ -54,7 +56,7 @@ def holder(phase: str = "Pending", *, node: str = "n1", bind_phase: str = "alloc
     ("pod", "uid", "expected"),
     [
         pytest.param(holder(), "", Holder.PENDING, id="waits for its devices"),
-        pytest.param(holder(node=""), "", Holder.PENDING, id="not bound yet"),
+        pytest.param(holder(node=""), "", Holder.UNBOUND, id="not bound yet"),
         pytest.param(holder(bind_phase="success"), "", Holder.DONE, id="has its devices"),
         pytest.param(holder(bind_phase="failed"), "", Holder.DONE, id="will not get them"),
         pytest.param(holder("Failed"), "", Holder.DONE, id="failed before Allocate"),
