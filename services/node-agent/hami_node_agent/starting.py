@@ -81,6 +81,8 @@ class Starting:
         self._checked.pop(uid, None)
 
     async def _prepare(self, device_ids: Sequence[str]) -> Refusal | None:
+        if not self._pods.synced and self._prepared_before(device_ids):
+            return None
         identified = await self._identified(device_ids)
         if isinstance(identified, Refusal):
             if self._answers_complete and identified.kind is RefusalKind.UNKNOWN_POD:
@@ -104,6 +106,19 @@ class Starting:
             return refusal
         with self._granting.traced(pod, "write specs and grants"):
             return self._written(pod, held, identified)
+
+    def _prepared_before(self, device_ids: Sequence[str]) -> bool:
+        """Whether this is a restart of what was written before, asked while the API server has not answered since the agent's own start."""
+        known = self._kubelet.checkpoint()
+        if isinstance(known, Unreadable):
+            return False
+        served = {uid for uid, record in self._journal.pods.items() if record.answers and not record.released}
+        found = identity.by_checkpoint(known.held, self._granting.vendor.count_resource, device_ids, served)
+        if isinstance(found, Refusal):
+            return False
+        names = {name: tuple(cdi.name_of(each) for each in entry.cdi_names) for name, entry in found.containers.items()}
+        written = self._files.stamp(f"{self._cdi_folder}/{cdi.file_name(found.pod_uid)}") is not None
+        return written and names == {name: (answer,) for name, answer in self._journal.pods[found.pod_uid].answers.items()}
 
     async def _identified(self, device_ids: Sequence[str]) -> Identified | Refusal:
         last: list[Refusal] = []

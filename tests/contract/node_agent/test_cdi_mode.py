@@ -178,6 +178,22 @@ def test_a_long_running_pod_restarts_although_the_log_of_grants_is_no_longer_kep
     play(scenario)
 
 
+def test_a_container_restarts_although_the_api_server_has_been_away_since_the_agents_own_start() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", c=[("GPU-a", 200, 2)])
+        other = await world.pod("other", c=[("GPU-b", 300, 3)])
+        for one in (pod, other):
+            await world.kubelet.admit(world.agent, one)
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        await world.kill()
+        world.client.down()
+        await world.start()
+        await world.agent.pre_start(world.kubelet.ids(pod, "c"))
+        assert await refusal_of(world, world.kubelet.ids(other, "c")) is RefusalKind.UNKNOWN_POD  # never served: nobody knows its grant
+
+    play(scenario)
+
+
 def test_what_a_container_left_where_grant_and_shim_are_mounted_is_no_way_around_them() -> None:
     async def scenario(world: World) -> None:
         pod = await world.pod("p", c=[("GPU-a", 200, 2)])
