@@ -1,8 +1,8 @@
 """Who may bind to a node whose agent works in ``envvar`` mode: one pod at a time, from bind until its containers have their devices.
 
-``judge`` decides, from the lock's text and what is known of its holder; ``NodeLocks`` carries that out: waiters stand in line per node, in order of
-arrival, woken by events (an outcome on the bus, the holder's phase or end, a change of the node) and never by polling. The lock is written by
-compare-and-set on the node's resourceVersion. It passes from a holder that is done straight to the next in line, in one write.
+``lock_rules`` decides; ``NodeLocks`` carries that out. Waiters stand in line per node, in order of arrival, and are woken by events (an outcome on
+the bus, the holder's phase or end, a change of the node), never by polling. The lock is written by compare-and-set on the node's resourceVersion; it
+passes from a holder that is done straight to the next in line, in one write.
 """
 
 from __future__ import annotations
@@ -11,91 +11,27 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import structlog
 from msgspec import Struct
 
 from hami_protocol import keys, nodelock
 from hami_protocol.devices import PodRef
-from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Node, Pod
 from hami_protocol.nodelock import NodeLock
-from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.pods import pod_ref
 from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
 from hami_runtime.lifecycle import run_until
+from hami_scheduler.lock_rules import Holder, Standing, holder_state, judge, patience_seconds, read
 
 log = structlog.get_logger()
 
-DONE_PHASES = frozenset({"success", "failed"})
 RETRY_SECONDS = 0.5
-UNBOUND_SECONDS = 10.0
 
 
 class LockUnavailable(Exception):  # noqa: N818 - reads as the condition it names
     """The node could not be locked in time; the text names who holds it, or what failed."""
-
-
-class Holder(StrEnum):
-    """What is known of the pod that a lock names."""
-
-    PENDING = "pending"
-    """It is being bound here, or is bound and waits for its devices: the lock is in force."""
-    UNBOUND = "unbound"
-    """It is not bound, and not being bound here: another scheduler is about to bind it, or whoever was has died."""
-    DONE = "done"
-    """It has its devices, or will not get them; or it has ended, is on another node, or is gone."""
-    UNKNOWN = "unknown"
-    """The lock names nobody, or cannot be read."""
-
-
-class Standing(StrEnum):
-    """What a pod that wants the node finds."""
-
-    FREE = "free"
-    OURS = "ours"
-    HELD = "held"
-    STALE = "stale"
-    """Written over by compare-and-set."""
-
-
-def judge(
-    lock: NodeLock | None, *, unreadable: bool, pod: PodRef, holder: Holder, unchanged_seconds: float, expiry_seconds: float
-) -> Standing:
-    """Whether ``pod`` may take a node.
-
-    Args:
-        lock: what the node's annotation says, None where it has none or an unreadable one.
-        unreadable: the annotation is there but is no lock; it is treated as one that names nobody.
-        pod: who wants it.
-        holder: what is known of the pod that ``lock`` names.
-        unchanged_seconds: for how long this process has seen exactly this value; the time written in it is never compared with a clock.
-        expiry_seconds: after so long, a lock is taken over from whoever holds it; from a pod that is not bound, after 10 s.
-    """
-    if lock is None and not unreadable:
-        return Standing.FREE
-    if lock is not None and (lock.namespace, lock.pod) == (pod.namespace, pod.name):
-        return Standing.OURS
-    if holder is Holder.DONE or unchanged_seconds > patience_seconds(holder, expiry_seconds):
-        return Standing.STALE
-    return Standing.HELD
-
-
-def patience_seconds(holder: Holder, expiry_seconds: float) -> float:
-    """For how long a lock that does not change is respected. From the lock to the Binding is a matter of milliseconds."""
-    return min(UNBOUND_SECONDS, expiry_seconds) if holder is Holder.UNBOUND else expiry_seconds
-
-
-def holder_state(pod: Pod | None, node: str, *, uid: str = "") -> Holder:
-    """What ``pod``, as the cluster has it now, says about a lock on ``node`` that names it. ``uid`` is the holder's where it is known."""
-    if pod is None or is_terminal(pod) or (uid and pod.metadata.uid != uid):
-        return Holder.DONE
-    if pod.spec.node_name and pod.spec.node_name != node:
-        return Holder.DONE
-    if pod.metadata.annotations.get(keys.BIND_PHASE) in DONE_PHASES:
-        return Holder.DONE
-    return Holder.PENDING if pod.spec.node_name else Holder.UNBOUND
 
 
 class _Seen(Struct, frozen=True, kw_only=True):
@@ -216,7 +152,7 @@ class NodeLocks:
 
     def _release_if_over(self, node: str, text: str) -> None:
         """A lock found at the start may outlast its pod's wait: nobody will say again that it is over."""
-        lock, _ = _read(text)
+        lock, _ = read(text)
         pod = None if lock is None else self._find_pod(lock.namespace, lock.pod)
         if pod is not None and holder_state(pod, node) is Holder.DONE:
             self.release(node, pod_ref(pod))
@@ -248,7 +184,7 @@ class NodeLocks:
             seen = self._seen.get(node)
             if seen is None:
                 seen = await self._refresh(node)
-            lock, unreadable = _read(seen.text)
+            lock, unreadable = read(seen.text)
             holder = Holder.UNKNOWN if lock is None or not lock.pod else await self._holder(node, lock, line)
             unchanged_seconds = self._clock.monotonic() - seen.since_seconds
             match judge(
@@ -352,22 +288,13 @@ class NodeLocks:
 
     def _names(self, node: str, pod: PodRef) -> bool:
         seen = self._seen.get(node)
-        lock = None if seen is None else _read(seen.text)[0]
+        lock = None if seen is None else read(seen.text)[0]
         return lock is not None and (lock.namespace, lock.pod) == (pod.namespace, pod.name)
 
     def _holder_text(self, node: str) -> str:
         seen = self._seen.get(node)
-        lock = None if seen is None else _read(seen.text)[0]
+        lock = None if seen is None else read(seen.text)[0]
         return f"pod {lock.namespace}/{lock.pod}" if lock is not None and lock.pod else "somebody"
-
-
-def _read(text: str) -> tuple[NodeLock | None, bool]:
-    if not text:
-        return None, False
-    try:
-        return nodelock.decode(text), False
-    except RecordError:
-        return None, True
 
 
 def _older(version: str, than: str) -> bool:

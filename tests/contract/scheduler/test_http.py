@@ -3,14 +3,22 @@
 import asyncio
 import io
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys, subjects
@@ -25,7 +33,9 @@ from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import extender, questions
 from hami_scheduler.access import PodReaders, let_all_in
 from hami_scheduler.forwarding import forwarding, identity
+from hami_scheduler.main import extender_tls
 from hami_scheduler.service import Scheduler
+from hami_scheduler.settings import Settings
 from tests.contract.scheduler.world import World
 
 
@@ -259,3 +269,42 @@ def _labels(text: str) -> dict[str, str]:
 def _series(text: str, name: str) -> list[tuple[dict[str, str], float]]:
     found = [line.removeprefix(name + "{").rpartition("} ") for line in text.splitlines() if line.startswith(name + "{")]
     return [(_labels(labels), float(value)) for labels, _, value in found]
+
+
+async def test_behind_tls_only_who_shows_a_certificate_of_the_authority_is_answered(world: World, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    write_self_signed(certificate, key)
+    settings = Settings(extender_certificate=str(certificate), extender_key=str(key), extender_client_ca=str(certificate))
+    server, client = extender_tls(settings)
+    assert server is not None
+    assert client is not None
+    stranger = ssl.create_default_context(cafile=str(certificate))
+    async with replica(world, "s1") as one, forwarding(client) as forwarder:
+        app = extender.application(one.scheduler, forwarder)
+        async with serve_app(app, port=0, ssl=server) as port:
+            url = f"https://127.0.0.1:{port}"
+            answer = await forwarder.post(identity("s1", url), "/filter", b"{}")
+            assert msgspec.json.decode(answer)["Error"] == "extender args missing pod"
+            with pytest.raises(aiohttp.ClientError):
+                await one.session.post(f"{url}/filter", data=b"{}", ssl=stranger)
+
+
+def write_self_signed(certificate: Path, key: Path) -> None:
+    """A certificate for 127.0.0.1 that is its own authority."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hami-scheduler")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(secret.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(secret, hashes.SHA256())
+    )
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(secret.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))

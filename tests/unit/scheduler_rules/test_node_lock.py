@@ -9,7 +9,7 @@ import pytest
 from hami_protocol import keys
 from hami_protocol.kubernetes import Pod, PodStatus
 from hami_protocol.nodelock import NodeLock
-from hami_scheduler.nodelock import Holder, Standing, holder_state, judge
+from hami_scheduler.lock_rules import Holder, Standing, holder_state, judge
 from tests.builders import a_pod, a_ref
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
