@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,24 +28,28 @@ from hami_node_agent.journal import Journal
 from hami_node_agent.kubelet_records import KubeletRecords
 from hami_node_agent.needs import HostPaths, Shim
 from hami_node_agent.node_devices import NodeDevices
-from hami_node_agent.node_pods import NodePods
+from hami_node_agent.node_pods import NodePods, annotated
 from hami_node_agent.outcomes import BehindGrants
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.registration import Registration
 from hami_node_agent.sharing import Sharing
 from hami_node_agent.starting import Starting
-from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat
+from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat, VendorAssignment
+from hami_protocol.errors import RecordError
+from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 from hami_runtime.bus import Bus
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import Cluster
 from hami_runtime.kube.events import EventRecorder
-from hami_runtime.lifecycle import Loop, until
+from hami_runtime.lifecycle import Loop, run_until, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Attributes, Telemetry
 
 log = structlog.get_logger()
 OUTBOX_CAPACITY = 10_000
+SYNC_SECONDS = 10.0
+"""How long to wait for the API server before devices are reported all the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,9 +232,16 @@ class NodeAgent:
         await self._cleanup.sweep()
 
     async def report_devices(self, stop: asyncio.Event) -> None:
-        """Report devices, once it is known what was reported before."""
-        async for _ in until(stop, self._once(self.pods.wait_synced)):
-            await self.registration.run(stop)
+        """Report devices, once the node's object has said what was reported before, or does not answer."""
+        await run_until(stop, self._synced_or_not())
+        await self.registration.run(stop)
+
+    async def _synced_or_not(self) -> None:
+        try:
+            async with asyncio.timeout(SYNC_SECONDS):
+                await self.pods.wait_synced()
+        except TimeoutError:
+            log.warning("devices are reported without having seen the node's object")
 
     async def flag_running_pods(self, stop: asyncio.Event) -> None:
         """Tell the pods of a card that goes out (case D4)."""
@@ -244,9 +255,15 @@ class NodeAgent:
 
     def _holders(self, device: str) -> Iterator[PodRef]:
         for uid, pod in sorted(self.pods.live.items()):
-            held = self.view.get(uid, self.vendor.name)
+            held = self.view.get(uid, self.vendor.name) or self._annotated(pod)
             if held and any(share.uuid == device for container in held.containers for share in container.shares):
                 yield pod_ref(pod)
+
+    def _annotated(self, pod: Pod) -> VendorAssignment | None:
+        try:
+            return annotated(pod, self.vendor)
+        except RecordError:
+            return None  # refused when it is asked for
 
     def _device_nodes(self, uuids: Sequence[str]) -> tuple[str, ...]:
         if not self.options.pass_device_nodes:
@@ -258,11 +275,6 @@ class NodeAgent:
         devices = self.devices.registered
         healthy = sum(device.healthy for device in devices)
         return [(healthy, {"healthy": "true"}), (len(devices) - healthy, {"healthy": "false"})]
-
-    @staticmethod
-    async def _once(condition: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        await condition()
-        yield
 
     @contextmanager
     def _measured(self, call: str) -> Iterator[None]:

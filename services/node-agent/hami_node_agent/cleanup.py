@@ -28,7 +28,7 @@ from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import ClusterError
-from hami_runtime.lifecycle import sleep_until
+from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.outbox import Outbox
 
 log = structlog.get_logger()
@@ -75,7 +75,9 @@ class Cleanup:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Say again what a killed agent may not have said, then sweep now and then."""
-        await self._pods.wait_synced()
+        await run_until(stop, self._pods.wait_synced())
+        if stop.is_set():
+            return
         self._catch_up()
         self._release_missed()
         while not stop.is_set():

@@ -20,6 +20,7 @@ from hami_node_agent.api import deviceplugin_pb2 as api
 from hami_node_agent.api.deviceplugin_pb2_grpc import RegistrationStub
 from hami_node_agent.plugin import API_VERSION, DevicePlugin, options_message, serving
 from hami_runtime.clock import Clock
+from hami_runtime.lifecycle import run_until
 
 log = structlog.get_logger()
 POLL_SECONDS: Final = 0.25
@@ -55,7 +56,7 @@ class KubeletConnection:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve and register until stopped."""
-        await self._agent.devices.scanned.wait()
+        await run_until(stop, self._agent.devices.wait_scanned())
         while not stop.is_set():
             try:
                 async with serving(self.plugin, self._socket):

@@ -82,6 +82,10 @@ class NodeDevices:
             return {}
         return {device.uuid: device.memory_mib for device in self.registered}
 
+    async def wait_scanned(self) -> None:
+        """Return once the hardware has been asked."""
+        await self.scanned.wait()
+
     def history(self, uuid: str = "") -> tuple[Incident, ...]:
         """What happened to the cards, oldest first."""
         return self._book.history(uuid)

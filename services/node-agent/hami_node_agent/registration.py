@@ -24,7 +24,7 @@ from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
 from hami_runtime.bus import Bus, BusError
 from hami_runtime.clock import Clock
-from hami_runtime.lifecycle import sleep_until
+from hami_runtime.lifecycle import run_until, sleep_until
 
 log = structlog.get_logger()
 PERIOD_SECONDS = 30.0
@@ -84,7 +84,7 @@ class Registration:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Report until stopped."""
-        await self._devices.scanned.wait()  # cancelled with the agent where that never happens
+        await run_until(stop, self._devices.wait_scanned())
         self._seen_generation = await self._newest_seen()
         first = True
         while not stop.is_set():

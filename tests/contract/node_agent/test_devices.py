@@ -164,6 +164,28 @@ def test_a_hostile_generation_is_no_generation(text: str) -> None:
     play(scenario, started=False)
 
 
+def test_devices_are_reported_although_the_api_server_has_been_away_since_the_start() -> None:
+    async def scenario(world: World) -> None:
+        world.client.down()
+        await world.start()
+        await asyncio.sleep(15)
+        assert len(world.said(DevicesReported)[-1].devices) == 2
+
+    play(scenario, started=False)
+
+
+def test_an_agent_that_waits_for_everything_stops_at_once() -> None:
+    async def scenario(world: World) -> None:
+        world.client.down()
+        world.bus.down()
+        await world.start()
+        before = world.clock.monotonic()
+        await world.stop()
+        assert world.clock.monotonic() - before < 0.5
+
+    play(scenario, started=False)
+
+
 def test_while_the_bus_is_away_nothing_piles_up_and_the_newest_state_goes_out_when_it_is_back() -> None:
     async def scenario(world: World) -> None:
         await asyncio.sleep(1)
