@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from hami_devices.accounting import Account, charges_of
 from hami_devices.fit import NodeFit, fit_node
@@ -180,7 +180,6 @@ def test_reasons_come_with_figures(request_: PodRequest, states: list, text: str
     assert (fit.text, fit.detail) == (text, detail)
 
 
-@settings(max_examples=75, deadline=None)
 @given(clusters(pods=2), requests())
 def test_what_fits_is_never_over_committed_and_is_charged_as_it_is_assigned(state: ClusterState, request: PodRequest) -> None:
     for name in state.nodes():

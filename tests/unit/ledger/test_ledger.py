@@ -250,5 +250,5 @@ class LedgerMachine(RuleBasedStateMachine):
             self.state.validate()
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+LedgerMachine.TestCase.settings = settings(stateful_step_count=30)
 TestLedgerMachine = LedgerMachine.TestCase

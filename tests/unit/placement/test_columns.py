@@ -34,7 +34,7 @@ def specified(
     return fitting, failed, unresolvable
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(crowded_clusters(), crowding_requests())
 def test_containers_that_compete_for_devices_get_the_same_answer(state: ClusterState, request: PodRequest) -> None:
     fitting, failed, unresolvable = specified(state, request)
@@ -43,7 +43,7 @@ def test_containers_that_compete_for_devices_get_the_same_answer(state: ClusterS
     assert isinstance(answer, Placement) == bool(fitting)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(clusters(), requests(), st.booleans())
 def test_the_columns_answer_what_the_specification_answers(state: ClusterState, request: PodRequest, ranked: bool) -> None:
     fitting, failed, unresolvable = specified(state, request)
@@ -61,7 +61,6 @@ def test_the_columns_answer_what_the_specification_answers(state: ClusterState, 
         assert sum(answer.reasons.values()) == len(CANDIDATES)
 
 
-@settings(max_examples=100, deadline=None)
 @given(clusters(), requests(), st.lists(st.sampled_from(CANDIDATES)))
 def test_judging_a_few_nodes_answers_what_judging_all_answers_of_them(state: ClusterState, request: PodRequest, few: list[str]) -> None:
     whole = state.judge(request, CANDIDATES, uid="asking")
@@ -70,7 +69,6 @@ def test_judging_a_few_nodes_answers_what_judging_all_answers_of_them(state: Clu
     assert {**part.failed, **part.unresolvable} == {name: text for name, text in said.items() if name in few}
 
 
-@settings(max_examples=100, deadline=None)
 @given(clusters(), requests(), st.randoms(use_true_random=False))
 def test_the_order_of_candidates_does_not_matter(state: ClusterState, request: PodRequest, rng: random.Random) -> None:
     once = state.judge(request, CANDIDATES, uid="asking")
@@ -79,7 +77,6 @@ def test_the_order_of_candidates_does_not_matter(state: ClusterState, request: P
     assert state.judge(request, shuffled, uid="asking") == once
 
 
-@settings(max_examples=100, deadline=None)
 @given(clusters(), requests())
 def test_judging_changes_nothing(state: ClusterState, request: PodRequest) -> None:
     before = {name: state.devices(name) for name in NODES}

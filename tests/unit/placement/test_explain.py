@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from hami_devices.catalog import Catalog
 from hami_devices.model import PodRequest
@@ -47,7 +47,6 @@ def test_what_a_pod_holds_itself_counts_as_free() -> None:
     assert state.explain(a_request(cores=100), ["n1"], uid="uid-p1").nodes[0].fits
 
 
-@settings(max_examples=60, deadline=None)
 @given(clusters(pods=2), requests())
 def test_an_explanation_says_what_filter_says(state: ClusterState, request: PodRequest) -> None:
     answer = state.judge(request, NODES, uid="u")
