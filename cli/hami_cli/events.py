@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from hami_cli.event_line import event_line
+from hami_cli.places import place
 from hami_protocol import subjects
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError
@@ -27,9 +28,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     since: Annotated[str, typer.Option(help="Only what is not older than this, as 30s, 10m, 2h or 1d.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as it is on the bus.")] = False,
-    nats_url: Annotated[
-        str, typer.Option("--nats", envvar=["NATS_URL", "HAMI_NATS_URL"], help="Where the bus is.")
-    ] = "nats://127.0.0.1:4222",
+    nats: Annotated[str, typer.Option(envvar=["NATS_URL", "HAMI_NATS_URL"], help="Where the bus is; default: that of the rig.")] = "",
 ) -> None:
     """Show what was granted to which pod, and how it went.
 
@@ -39,6 +38,7 @@ def events(
 
     $ hami events --follow --since 10m
     """
+    nats_url = place("nats_url", nats, "nats://127.0.0.1:4222")
     try:
         asyncio.run(_show(nats_url, follow=follow, oldest=_oldest(since), as_json=as_json))
     except KeyboardInterrupt:

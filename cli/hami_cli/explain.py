@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hami_cli.places import place
+
 
 def explain(
     pod: Annotated[str, typer.Argument(help="Name of the pod.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="The scheduler's whole answer.")] = False,
-    url: Annotated[
-        str, typer.Option("--url", envvar="HAMI_SCHEDULER_URL", help="Where the scheduler answers /v1.")
-    ] = "http://127.0.0.1:8080",
+    url: Annotated[str, typer.Option(envvar="HAMI_SCHEDULER_URL", help="Where the scheduler answers /v1; default: that of the rig.")] = "",
     token: Annotated[str, typer.Option(envvar="HAMI_TOKEN", help="Bearer token, where one is asked for.", show_default=False)] = "",
 ) -> None:
     """Ask the scheduler why a pod is where it is, or what keeps it from being placed.
@@ -28,6 +28,7 @@ def explain(
 
     $ hami explain too-big
     """
+    url = place("scheduler_url", url, "http://127.0.0.1:8080")
     try:
         content = asyncio.run(_ask(f"{url.rstrip('/')}/v1/explain/{namespace}/{pod}", token))
     except (aiohttp.ClientError, TimeoutError, _Refused) as exc:

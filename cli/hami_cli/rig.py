@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hami_cli.places import FILE_NAME
+
 if TYPE_CHECKING:
     from hami_rig.scenario import Outcome
     from hami_rig.supervisor import Rig
@@ -33,6 +35,7 @@ def up(
     profile: ProfileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print where everything is as one line of JSON.")] = False,
     restart: Annotated[bool, typer.Option(help="Start a program again when it dies, after saying so.")] = True,
+    folder: Annotated[Path | None, typer.Option(help="Where it keeps everything; must not exist, and is removed at the end.")] = None,
     log_level: LogLevelOption = "info",
 ) -> None:
     """Start a rig, say where it is, and stay until Ctrl-C.
@@ -45,7 +48,7 @@ def up(
 
     $ eval "$(hami rig up --json | jq -r '"export KUBECONFIG=" + .kubeconfig')"
     """
-    sys.exit(asyncio.run(_up(profile, as_json=as_json, restart=restart, log_level=log_level)))
+    sys.exit(asyncio.run(_up(profile, folder, as_json=as_json, restart=restart, log_level=log_level)))
 
 
 @app.command()
@@ -107,15 +110,17 @@ def kubelet(context: typer.Context) -> None:
     main(context.args)
 
 
-async def _up(profile: Path | None, *, as_json: bool, restart: bool, log_level: str) -> int:
+async def _up(profile: Path | None, folder: Path | None, *, as_json: bool, restart: bool, log_level: str) -> int:
     from hami_rig.processes import ProcessFailed
     from hami_rig.profile import ProfileError, read
     from hami_rig.supervisor import Rig
 
     stop = _stop_at_signals()
     try:
-        async with Rig(read(profile), log_level=log_level, say=_progress) as rig:
-            print(_places_json(rig) if as_json else _places(rig), flush=True)
+        async with Rig(read(profile), folder=folder, log_level=log_level, say=_progress) as rig:
+            places = _places(rig)
+            (rig.folder / FILE_NAME).write_text(json.dumps(places))
+            print(json.dumps(places) if as_json else _exports(rig), flush=True)
             while await _first(rig, stop):
                 failed = await rig.first_failure()
                 _say.print(f"[bold red]{failed.obituary()}[/]", highlight=False)
@@ -184,26 +189,19 @@ def _progress(text: str) -> None:
     _say.print(f"[dim]{text}[/]", highlight=False)
 
 
-def _places_json(rig: Rig) -> str:
-    return json.dumps(
-        {
-            "kubeconfig": str(rig.kubeconfig),
-            "nats_url": rig.nats_url,
-            "scheduler_url": rig.scheduler_url,
-            "registry_url": rig.registry_url,
-            "folder": str(rig.folder),
-            "pid": os.getpid(),
-        }
-    )
+def _places(rig: Rig) -> dict[str, str | int]:
+    return {
+        "kubeconfig": str(rig.kubeconfig),
+        "nats_url": rig.nats_url,
+        "scheduler_url": rig.scheduler_url,
+        "registry_url": rig.registry_url,
+        "folder": str(rig.folder),
+        "pid": os.getpid(),
+    }
 
 
-def _places(rig: Rig) -> str:
-    return (
-        f"export KUBECONFIG={rig.kubeconfig}\n"
-        f"export NATS_URL={rig.nats_url}\n"
-        f"export HAMI_SCHEDULER_URL={rig.scheduler_url}\n"
-        f"# logs: {rig.folder}/logs    stop: Ctrl-C"
-    )
+def _exports(rig: Rig) -> str:
+    return f"export KUBECONFIG={rig.kubeconfig}\nexport NATS_URL={rig.nats_url}\n# logs: {rig.folder}/logs    stop: Ctrl-C"
 
 
 def _outcome_table(outcomes: list[Outcome]) -> Table:

@@ -50,7 +50,7 @@ class Rig:
 
     Args:
         profile: its nodes.
-        folder: where it keeps everything; a new temporary folder where not given. It is removed at the end.
+        folder: where it keeps everything, which must not exist yet; a new temporary folder where not given. It is removed at the end.
         log_level: of all its programs.
         say: told of every step, for people.
     """
@@ -64,7 +64,7 @@ class Rig:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.profile = profile
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="hami-rig-"))
+        self.folder = _new_folder(folder)
         self.kubeconfig = self.folder / "kubeconfig"
         self.processes: dict[str, ManagedProcess] = {}
         self.ports: dict[str, dict[str, Any]] = {}
@@ -274,6 +274,18 @@ class Rig:
         async with asyncio.TaskGroup() as group:
             for process in processes:
                 group.create_task(process.stop(grace_seconds=GRACE_SECONDS))
+
+
+def _new_folder(wanted: Path | None) -> Path:
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix="hami-rig-"))
+    try:
+        wanted.mkdir(mode=0o700, parents=True)
+    except FileExistsError as exc:
+        raise ProcessFailed(f"{wanted}: exists; accepted: a folder that does not, since it is removed at the end") from exc
+    except OSError as exc:
+        raise ProcessFailed(f"{wanted}: {exc.strerror}") from exc
+    return wanted.resolve()
 
 
 def _catalog(profile: Profile) -> Catalog:

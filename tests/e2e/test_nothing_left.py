@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -58,10 +59,32 @@ async def test_a_second_rig_runs_beside_the_first_and_leaves_nothing(world: Worl
     assert len(processes_of(str(folder))) >= 8
     assert "alone" in await kubectl(Path(places["kubeconfig"]), "get", "nodes")
     assert "alone" not in await world.kubectl("get", "nodes")
+    await apply_one_that_fits_and_one_that_does_not(places)
+    assert "0/1 nodes fit" in await hami(places["kubeconfig"], "explain", "huge")
+    assert "success     default/small on alone" in await hami(places["kubeconfig"], "events")
     process.send_signal(signum)
     status = await process.wait()
     assert status == (0 if signum is signal.SIGINT else -signal.SIGKILL)
     await eventually(lambda: not processes_of(str(folder)) and not folder.exists(), GONE_SECONDS)
+
+
+async def hami(kubeconfig: str, *arguments: str) -> str:
+    """The command line against a rig; KUBECONFIG alone leads to all of it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hami_cli.main", *arguments, stdout=asyncio.subprocess.PIPE, env={**os.environ, "KUBECONFIG": kubeconfig}
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode()
+
+
+async def apply_one_that_fits_and_one_that_does_not(places: dict[str, Any]) -> None:
+    path = Path(places["folder"]) / "pods.json"
+    pods = [a_pod("small", mib=1024), a_pod("huge", mib=9000)]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
+    kubeconfig = Path(places["kubeconfig"])
+    await kubectl(kubeconfig, "apply", "-f", str(path))
+    await kubectl(kubeconfig, "wait", "pod/small", "--for=jsonpath={.metadata.annotations.hami\\.io/bind-phase}=success", "--timeout=20s")
 
 
 async def run_folder(folder: Path) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from hami_cli.event_line import event_line
 from hami_cli.main import app
+from hami_cli.places import place
 from hami_protocol import events
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 
@@ -56,6 +58,21 @@ def test_an_age_that_makes_no_sense_is_refused_with_what_is_accepted() -> None:
     result = CliRunner().invoke(app, ["events", "--since", "yesterday"])
     assert result.exit_code == 2
     assert "30s, 10m, 2h or 1d" in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("given", "content", "found"),
+    [
+        ("nats://mine", b'{"nats_url": "nats://rig"}', "nats://mine"),
+        ("", b'{"nats_url": "nats://rig"}', "nats://rig"),
+        ("", b"torn", "nats://default"),
+        ("", None, "nats://default"),
+    ],
+)
+def test_kubeconfig_alone_leads_to_a_rigs_services(tmp_path: Path, given: str, content: bytes | None, found: str) -> None:
+    if content is not None:
+        (tmp_path / "rig.json").write_bytes(content)
+    assert place("nats_url", given, "nats://default", environ={"KUBECONFIG": str(tmp_path / "kubeconfig")}) == found
 
 
 def test_a_scheduler_that_does_not_answer_is_named() -> None:
