@@ -49,8 +49,15 @@ async def _ask(url: str, token: str) -> bytes:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session, session.get(url, headers=headers) as answer:
         content = await answer.read()
         if answer.status != 200:
-            raise _Refused(f"{answer.status}: {content.decode(errors='replace')[:500]}")
+            raise _Refused(f"{answer.status}: {_reason(content)}")
         return content
+
+
+def _reason(content: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(content, type=dict[str, str])["error"])
+    except (msgspec.DecodeError, KeyError):
+        return content.decode(errors="replace")[:500]
 
 
 def _print(answer: dict[str, Any]) -> None:

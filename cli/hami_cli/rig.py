@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hami_cli.places import FILE_NAME
@@ -48,7 +50,7 @@ def up(
 
     $ eval "$(hami rig up --json | jq -r '"export KUBECONFIG=" + .kubeconfig')"
     """
-    sys.exit(asyncio.run(_up(profile, folder, as_json=as_json, restart=restart, log_level=log_level)))
+    sys.exit(asyncio.run(_interruptible(_up(profile, folder, as_json=as_json, restart=restart, log_level=log_level), status=0)))
 
 
 @app.command()
@@ -67,7 +69,7 @@ def run(
 
     $ hami rig run examples
     """
-    sys.exit(asyncio.run(_run(folder, timeout_seconds=timeout, log_level=log_level)))
+    sys.exit(asyncio.run(_interruptible(_run(folder, timeout_seconds=timeout, log_level=log_level))))
 
 
 @app.command()
@@ -115,24 +117,21 @@ async def _up(profile: Path | None, folder: Path | None, *, as_json: bool, resta
     from hami_rig.profile import ProfileError, read
     from hami_rig.supervisor import Rig
 
-    stop = _stop_at_signals()
     try:
         async with Rig(read(profile), folder=folder, log_level=log_level, say=_progress) as rig:
             places = _places(rig)
             (rig.folder / FILE_NAME).write_text(json.dumps(places))
             print(json.dumps(places) if as_json else _exports(rig), flush=True)
-            while await _first(rig, stop):
+            while True:
                 failed = await rig.first_failure()
-                _say.print(f"[bold red]{failed.obituary()}[/]", highlight=False)
+                _say.print(f"[bold red]{escape(failed.obituary())}[/]", highlight=False)
                 if not restart:
                     return 1
                 await rig.restart(failed.name)
                 _say.print(f"{failed.name} was started again")
     except (ProcessFailed, ProfileError) as exc:
-        _say.print(f"[bold red]hami rig up:[/] {exc}", highlight=False)
+        _say.print(f"[bold red]hami rig up:[/] {escape(str(exc))}", highlight=False)
         return 1
-    _say.print("stopped")
-    return 0
 
 
 async def _run(folder: Path, *, timeout_seconds: float, log_level: str) -> int:
@@ -151,38 +150,22 @@ async def _run(folder: Path, *, timeout_seconds: float, log_level: str) -> int:
         async with Rig(profile, log_level=log_level, say=_progress) as rig, http.connect(str(rig.kubeconfig)) as cluster:
             outcomes = await scenario.run(rig.kubeconfig, cluster, files, timeout_seconds=timeout_seconds)
     except (scenario.ScenarioError, ProfileError, ProcessFailed, KubectlFailed, ClusterError) as exc:
-        _say.print(f"[bold red]hami rig run:[/] {exc}", highlight=False)
+        _say.print(f"[bold red]hami rig run:[/] {escape(str(exc))}", highlight=False)
         return 1
     Console().print(_outcome_table(outcomes))
     return 0 if outcomes and all(each.reached for each in outcomes) else 1
 
 
-async def _first(rig: Rig, stop: asyncio.Event) -> bool:
-    """Wait until a program dies (true) or the rig is to stop (false)."""
-    waits = [asyncio.ensure_future(rig.first_failure()), asyncio.ensure_future(stop.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for each in waits:
-        each.cancel()
-    return not stop.is_set()
-
-
-async def _interruptible(story: object) -> int:
-    """Run a coroutine that ends in order when the user has had enough: its context managers still close what they opened."""
-    task: asyncio.Task[int] = asyncio.ensure_future(story)  # type: ignore[call-overload]
-    for signum in (signal.SIGINT, signal.SIGTERM):
+async def _interruptible(work: Coroutine[Any, Any, int], *, status: int = 130) -> int:
+    """Run ``work``, and end it in order when the user has had enough: its context managers close what they opened."""
+    task = asyncio.ensure_future(work)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
     try:
         return await task
     except asyncio.CancelledError:
         _say.print("stopped")
-        return 130
-
-
-def _stop_at_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(signum, stop.set)
-    return stop
+        return status
 
 
 def _progress(text: str) -> None:
