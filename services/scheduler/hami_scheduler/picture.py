@@ -79,6 +79,7 @@ class Picture:
         self._leading = leading
         self._metrics = metrics
         self._releases: dict[str, tuple[float, Missing]] = {}
+        self._told_fences: set[Fence] = set()
         self._released: OrderedDict[str, None] = OrderedDict()
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -177,7 +178,18 @@ class Picture:
         missing = self.grants.missing(pods, reserved=[entry.pod.uid for entry in self.state.entries()])
         for each in missing:
             self._publish(each.event, each.event_id)
+        for node in self.state.nodes():
+            for source, reason in self.state.fences(node).items():
+                self._tell_of(Fence(node=node, source=source, reason=reason))
         return missing
+
+    def follow(self) -> None:
+        """This replica leads no more."""
+        self._told_fences.clear()
+
+    def fenced_nodes(self) -> int:
+        """How many nodes take no pods until a record can be read."""
+        return sum(1 for node in self.state.nodes() if self.state.fences(node))
 
     def _take(self, name: str, change: InventoryChange) -> None:
         for fence in change.fenced:
@@ -188,7 +200,13 @@ class Picture:
     def _fenced(self, fence: Fence) -> None:
         self._metrics.unreadable_records.add(1, {"source": "pod" if fence.source.startswith("pod ") else "node"})
         log.warning("node fenced", node=fence.node, source=fence.source, reason=fence.reason)
-        if self._leading():
+        self._told_fences.discard(fence)  # a record that broke, was repaired and broke again
+        self._tell_of(fence)
+
+    def _tell_of(self, fence: Fence) -> None:
+        """An Event for each fence, by whoever leads, once per time of leading."""
+        if self._leading() and fence not in self._told_fences:
+            self._told_fences.add(fence)
             self._record(fence.node, WARNING, "NodeFenced", f"takes no pods until a record can be read: {fence.reason}")
 
     def _ended(self, ended: Ended) -> None:

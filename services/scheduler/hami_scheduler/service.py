@@ -110,6 +110,7 @@ class Scheduler:
             metrics=self.metrics,
             hold_seconds=options.hold_seconds,
         )
+        telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
         if telemetry.measures:
             telemetry.registry.register(CardCollector(self.picture))
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
@@ -345,6 +346,7 @@ class Scheduler:
         if isinstance(pod, str):
             self.picture.give_up(ref, pod)
             return pod
+        self.picture.pods.asked(ref.uid)
         if bound := pod.spec.node_name or self._bound_node(ref):
             return "" if bound == node else f"pod {ref} is bound to {bound} already"
         with self._telemetry.span("bind", pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(ref), node=node):

@@ -65,6 +65,8 @@ class Tending:
     def _begin_to_lead(self) -> None:
         """Say what the log lacks, once per time of leading, when both the log and the cluster have been read."""
         if not self._leading():
+            if self._told:
+                self._picture.follow()
             self._told = False
         elif not self._told and self._caught_up.is_set() and self._pods.synced.is_set():
             self._told = True

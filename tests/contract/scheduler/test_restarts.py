@@ -228,3 +228,28 @@ async def test_a_record_that_cannot_be_read_fences_its_node_with_an_event_until_
         else:
             await world.delete(broken)
         assert asked(scheduler, pod, "n1").node_names == ["n1"]
+
+
+@story
+async def test_a_fence_found_before_leading_is_told_once_when_leading_begins(world: World) -> None:
+    await world.node("n1", annotations={keys.register("nvidia"): "GPU-A,ten:"})
+    async with world.scheduler(cluster=MemoryCluster(world.store), elect="s1"), world.scheduler(elect="s2"):
+        await asyncio.sleep(5.0)
+    told = [event for event in (await world.admin.list(api.EVENTS)).items if event["reason"] == "NodeFenced"]
+    assert [(event["involvedObject"]["name"], event["count"]) for event in told] == [("n1", 1)]
+    async with world.scheduler():
+        await asyncio.sleep(5.0)
+    told = [event for event in (await world.admin.list(api.EVENTS)).items if event["reason"] == "NodeFenced"]
+    assert len(told) == 2
+
+
+@story
+async def test_a_pod_that_another_scheduler_assigned_can_be_bound_here_without_having_been_filtered(world: World) -> None:
+    await world.node("n1")
+    await world.node("n2")
+    pod = await world.pod("theirs", gpu=1, gpumem=3000, annotations=RECORD | {keys.BIND_PHASE: "allocating"})
+    async with world.scheduler() as scheduler:
+        assert used_mib(scheduler, "n1") == 3000
+        assert await scheduler.bind(ref(pod), "n2") == ""
+        await settle()
+        assert (used_mib(scheduler, "n1"), used_mib(scheduler, "n2")) == (0, 3000)
