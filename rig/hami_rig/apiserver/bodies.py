@@ -14,7 +14,7 @@ from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_objects import Object
 from hami_runtime.kube.store_resources import Resource
 
-__all__ = ["APPLY", "delete_options", "document", "normal", "read", "received", "special"]
+__all__ = ["APPLY", "delete_options", "document", "normal", "patched", "read", "received", "special"]
 
 APPLY = "application/apply-patch+yaml"
 _JSON = ("application/json", "")
@@ -82,6 +82,30 @@ def received(call: Call, body: Mapping[str, Any], warnings: list[str], *, with_d
         warnings += [f'unknown field "{path}"' for path in unknown]
     stored = served.inward(known) if served.inward else known
     return defaulted(served.resource, stored) if with_defaults else stored
+
+
+def patched(call: Call, body: Mapping[str, Any], warnings: list[str]) -> Object:
+    """Return what a patch made of an object, as it is stored.
+
+    Raises:
+        ApiError: 422 if that is no object of the call's kind any more, or as ``received`` with ``Strict``.
+    """
+    served = call.target.served
+    for member, wanted in (("kind", served.resource.kind), ("apiVersion", served.group_version)):
+        if body.get(member) != wanted:
+            raise _not_patchable(body, f"the patch must leave {member} {wanted} as it is")
+    try:
+        return received(call, body, warnings)
+    except ApiError as refused:
+        if call.query.get("fieldValidation") == "Strict" and "strict decoding error" in refused.message:
+            raise
+        raise _not_patchable(body, refused.message.split(": ", 1)[-1]) from refused
+
+
+def _not_patchable(body: Mapping[str, Any], why: str) -> ApiError:
+    value = msgspec.json.encode(msgspec.json.encode(body).decode()).decode()
+    cause = {"reason": "FieldValueInvalid", "message": f"Invalid value: {value}: {why}", "field": "patch"}
+    return ApiError(422, "Invalid", f' "" is invalid: patch: Invalid value: {value}: {why}', {"causes": [cause]})
 
 
 def normal(resource: Resource, body: Mapping[str, Any]) -> Object:

@@ -25,6 +25,7 @@ from hami_runtime.kube.store_resources import NAMESPACES, Resource
 __all__ = ["Objects", "Outcome"]
 
 _TRIES = 5
+_IMMORTAL_NAMESPACES = ("default", "kube-public", "kube-system")
 _PATCH_OPTIONS = Resource(group="meta.k8s.io", plural="", kind="PatchOptions")
 _SUCCESS: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
@@ -92,6 +93,8 @@ class Objects:
         target = call.target
         resource = target.served.resource
         options = bodies.delete_options(call)
+        if resource == NAMESPACES and target.name in _IMMORTAL_NAMESPACES:
+            raise ApiError.forbidden(resource, target.name, "this namespace may not be deleted")
         current = self._store.get(resource, target.name, target.namespace)
         await self._admit_deletion(call, current, options, warnings)
         dry_run = call.dry_run or options.get("dryRun") == ["All"]
@@ -119,13 +122,14 @@ class Objects:
         attempt = _attempt(call, "CREATE", {"metadata": {}, **body}, None, "CreateOptions")
         attempt = await self._admission.mutated(attempt, warnings, lambda changed: bodies.normal(resource, changed))
         created = attempt.object or {}
-        check_created(resource, created)
+        check_created(resource, created, modern_event=target.served.inward is not None)
         await self._admission.validate(attempt, warnings)
         return self._store.create(resource, created, target.namespace, dry_run=call.dry_run)
 
     async def _bind(self, call: Call, warnings: list[str]) -> Outcome:
         target = call.target
         binding = bodies.special(call, "V1Binding", kind="Binding", apiVersion="v1")
+        _must_name(target.name, binding)
         attempt = _attempt(call, "CREATE", binding, None, "CreateOptions")
         attempt = await self._admission.mutated(attempt, warnings, lambda changed: changed)
         await self._admission.validate(attempt, warnings)
@@ -135,6 +139,7 @@ class Objects:
     async def _evict(self, call: Call, warnings: list[str]) -> Outcome:
         target = call.target
         eviction = bodies.special(call, "V1Eviction", kind="Eviction", apiVersion="policy/v1")
+        _must_name(target.name, eviction)
         await self._admission.validate(_attempt(call, "CREATE", eviction, None, "CreateOptions"), warnings)
         dry_run = call.dry_run or (eviction.get("deleteOptions") or {}).get("dryRun") == ["All"]
         self._store.evict(target.name, eviction, target.namespace, dry_run=dry_run)
@@ -184,7 +189,7 @@ class Objects:
             body = merged(shown, document)
         else:
             body = strategically_merged(served.type, shown, document)
-        return bodies.received(call, body, warnings)
+        return bodies.patched(call, body, warnings)
 
     def _applied(self, call: Call, current: Stored | None, document: Any, warnings: list[str]) -> Object:
         target = call.target
@@ -218,6 +223,11 @@ def _attempt(call: Call, operation: Operation, body: Object | None, old: Object 
         old=old,
         options={"kind": options, "apiVersion": "meta.k8s.io/v1", **given, **dry_run},
     )
+
+
+def _must_name(name: str, body: Object) -> None:
+    if body["metadata"].get("name") != name:
+        raise ApiError.bad_request(f"name in URL does not match name in {body['kind']} object")
 
 
 def _part(subresource: str) -> Literal["", "status"]:

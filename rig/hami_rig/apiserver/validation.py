@@ -48,6 +48,8 @@ _MUST_BE_VALUE = (
 )
 _NAMED_AS_LABELS = (NAMESPACES, SERVICES)
 _ANNOTATIONS_LIMIT_BYTES = 256 * 1024
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+_LONGEST_NOTE = 1024
 _STANDARD = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
 _MUTABLE_POD_FIELDS = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
@@ -56,8 +58,8 @@ _MUTABLE_POD_FIELDS = (
 )
 
 
-def check_created(resource: Resource, body: Mapping[str, Any]) -> None:
-    """Refuse an object that may not be created.
+def check_created(resource: Resource, body: Mapping[str, Any], *, modern_event: bool = False) -> None:
+    """Refuse an object that may not be created; an event that comes through ``events.k8s.io`` must say more than one of the old API.
 
     Raises:
         ApiError: 422 with every cause.
@@ -66,6 +68,8 @@ def check_created(resource: Resource, body: Mapping[str, Any]) -> None:
     causes = [*_name(resource, metadata), *_metadata(metadata)]
     if resource == PODS:
         causes += _pod(body.get("spec") or {})
+    if resource == EVENTS:
+        causes += _event(body, modern=modern_event)
     _refuse(resource, metadata.get("name") or "", [*causes, *_of_kind(resource, body)])
 
 
@@ -98,6 +102,8 @@ def _required(field: str, why: str = "") -> Cause:
 def _name(resource: Resource, metadata: Mapping[str, Any]) -> Iterator[Cause]:
     pattern, why, limit = (_LABEL, _MUST_BE_LABEL, 63) if resource in _NAMED_AS_LABELS else (_SUBDOMAIN, _MUST_BE_SUBDOMAIN, 253)
     name, prefix = metadata.get("name") or "", metadata.get("generateName") or ""
+    if not name and not prefix:
+        yield _required("metadata.name", "name or generateName is required")
     if name and resource != EVENTS:
         if len(name) > limit:
             yield _invalid("metadata.name", name, f"must be no more than {limit} characters")
@@ -120,6 +126,36 @@ def _metadata(metadata: Mapping[str, Any]) -> Iterator[Cause]:
     if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT_BYTES:
         why = f"may not be more than {_ANNOTATIONS_LIMIT_BYTES} bytes"
         yield Cause("metadata.annotations", "FieldValueTooLong", f"Too long: {why}")
+    yield from _references(metadata)
+
+
+def _references(metadata: Mapping[str, Any]) -> Iterator[Cause]:
+    for index, reference in enumerate(metadata.get("ownerReferences") or ()):
+        for member in ("apiVersion", "kind", "name", "uid"):
+            if not reference.get(member):
+                yield _required(f"metadata.ownerReferences[{index}].{member}", "must not be empty")
+    for index, finalizer in enumerate(metadata.get("finalizers") or ()):
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield _invalid(f"metadata.finalizers[{index}]", finalizer, why)
+
+
+def _event(event: Mapping[str, Any], *, modern: bool) -> Iterator[Cause]:
+    about, own = (event.get("involvedObject") or {}).get("namespace") or "", event["metadata"].get("namespace")
+    if own != about and not (not about and own in ("default", "kube-system")):
+        yield _invalid("involvedObject.namespace", about, "does not match event.namespace")
+    if not modern:
+        return
+    if event.get("type") not in ("Normal", "Warning"):
+        yield _invalid("type", event.get("type") or "", f"has invalid value: {event.get('type') or ''}")
+    if not event.get("eventTime"):
+        yield _required("eventTime")
+        return
+    for member, shown in (("reportingComponent", "reportingController"), ("reportingInstance", ""), ("action", ""), ("reason", "")):
+        if not event.get(member):
+            yield _required(shown or member)
+    if len(event.get("message") or "") > _LONGEST_NOTE:
+        yield _invalid("message", "", f"can have at most {_LONGEST_NOTE} characters")
 
 
 def _qualified_name(field: str, key: str, *, lower: bool = False) -> Iterator[Cause]:

@@ -264,3 +264,58 @@ async def test_reviews_say_who_and_whether(api: Api) -> None:
     access = {"spec": {"user": "x", "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}}
     assert isinstance((await api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", access)).body["status"]["allowed"], bool)
     assert (await api.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", {})).body["status"]["userInfo"]["username"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "code"),
+    [
+        ({"metadata": None}, 400),
+        ({"metadata": {"name": None}}, 400),
+        ({"metadata": {"name": "other"}}, 400),
+        ({"metadata": {"namespace": "other"}}, 400),
+        ({"kind": "Node"}, 422),
+        ({"apiVersion": "v2"}, 422),
+        ({"metadata": {"annotations": {"a": 1}}}, 422),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, 422),
+        ({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x"}]}}, 422),
+        ({"metadata": {"finalizers": ["bad"]}}, 422),
+        ({"metadata": {"labels": {"a": "not a label"}}}, 422),
+    ],
+)
+async def test_a_patch_cannot_make_another_object_of_it(api: Api, patch: dict[str, Any], code: int) -> None:
+    await api.post(api.pods, a_pod())
+    before = (await api.get(f"{api.pods}/p")).body
+    assert (await api.patch(f"{api.pods}/p", patch)).code == code
+    assert (await api.get(f"{api.pods}/p")).body == before
+
+
+async def test_a_replacement_must_name_the_object(api: Api) -> None:
+    await api.post(api.maps, a_map())
+    for body in ({}, {"metadata": {}}, {"metadata": {"name": "other"}}):
+        assert (await api.put(f"{api.maps}/m", body)).error == (400, "BadRequest")
+    await api.post(api.pods, a_pod())
+    for subresource, kind in (("binding", "Binding"), ("eviction", "Eviction")):
+        refused = await api.post(f"{api.pods}/p/{subresource}", {"target": {"name": "n1"}} if kind == "Binding" else {})
+        assert refused.body["message"] == f"name in URL does not match name in {kind} object"
+
+
+async def test_the_default_namespace_cannot_be_deleted(api: Api) -> None:
+    refused = await api.delete("/api/v1/namespaces/default")
+    assert (refused.code, refused.body["message"]) == (403, 'namespaces "default" is forbidden: this namespace may not be deleted')
+
+
+async def test_an_event_is_in_the_namespace_of_what_it_is_about(api: Api) -> None:
+    for regarding in ({"kind": "Pod", "namespace": "other", "name": "x"}, {"kind": "Node", "name": "x"}):
+        refused = await api.post(api.events, {"metadata": {"name": "e"}, "involvedObject": regarding, "reason": "R"})
+        assert refused.error == (422, "Invalid")
+        assert refused.body["details"]["causes"][0]["field"] == "involvedObject.namespace"
+    about_a_node = {"metadata": {"name": f"e-{api.namespace}"}, "involvedObject": {"kind": "Node", "name": "x"}, "reason": "R"}
+    assert (await api.post("/api/v1/namespaces/default/events", about_a_node)).code == 201
+    await api.delete(f"/api/v1/namespaces/default/events/e-{api.namespace}")
+    modern = f"/apis/events.k8s.io/v1/namespaces/{api.namespace}/events"
+    bare = {"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "namespace": api.namespace, "name": "x"}}
+    refused = await api.post(modern, bare)
+    assert refused.error == (422, "Invalid")
+    assert {"eventTime", "type"} <= {each["field"] for each in refused.body["details"]["causes"]}
+    refused = await api.post(modern, {**bare, "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal"})
+    assert {"reportingController", "reportingInstance", "action", "reason"} <= {each["field"] for each in refused.body["details"]["causes"]}

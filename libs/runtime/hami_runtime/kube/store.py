@@ -265,7 +265,7 @@ class ObjectStore:
             ApiError: 409 if ``current`` is no longer the current version, or if the patch names another resource version; 422 if
                 it names another uid.
         """
-        metadata, found = body["metadata"], current.body["metadata"]
+        metadata, found = body.get("metadata") or {}, current.body["metadata"]
         name = found["name"]
         if self.find(resource, name, found.get("namespace", "")) is not current:
             raise ApiError.modified(resource, name)
@@ -358,10 +358,18 @@ class ObjectStore:
         self, resource: Resource, current: Stored, body: Mapping[str, Any], *, subresource: Literal["", "status"], dry_run: bool
     ) -> Stored:
         metadata, found = body.get("metadata") or {}, current.body["metadata"]
-        if metadata.get("name") not in (None, "", found["name"]):
-            raise ApiError.bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({found['name']})")
+        name = found["name"]
+        if not metadata.get("name"):
+            raise ApiError.bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
+        if metadata["name"] != name:
+            raise ApiError.bad_request(f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})")
+        if metadata.get("namespace") not in (None, "", found.get("namespace")):
+            raise ApiError.bad_request("the namespace of the provided object does not match the namespace sent on the request")
         if metadata.get("resourceVersion") not in (None, "", "0", found["resourceVersion"]):
-            raise ApiError.modified(resource, found["name"])
+            raise ApiError.modified(resource, name)
+        if metadata.get("deletionTimestamp") not in (None, found.get("deletionTimestamp")):
+            why = f'Invalid value: "{metadata["deletionTimestamp"]}": field is immutable'
+            raise ApiError.invalid(resource, name, [Cause("metadata.deletionTimestamp", "FieldValueInvalid", why)])
         updated = prepared_for_update(resource, current.body, body, subresource=subresource)
         return self._commit(resource, current, updated, dry_run=dry_run)
 
