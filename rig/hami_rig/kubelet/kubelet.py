@@ -219,7 +219,10 @@ class Kubelet:
             task.add_done_callback(self._tasks.discard)
 
     async def _lead(self, worker: PodWorker) -> None:
-        await worker.run()
+        try:
+            await worker.run()
+        except Exception:  # one pod's fault must not take its node away
+            log.exception("pod is given up", pod=str(pod_ref(worker.pod)))
         if self._workers.get(worker.pod.metadata.uid) is worker:
             del self._workers[worker.pod.metadata.uid]
 

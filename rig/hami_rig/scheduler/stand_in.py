@@ -11,6 +11,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Literal
 
 import structlog
 
@@ -60,7 +61,7 @@ class KubeScheduler:
         self._ignored = extender.config.ignored_resources if extender else frozenset[str]()
         self._next_start = 0
         self._changed = asyncio.Event()
-        self._recorder = EventRecorder(cluster, clock, configuration.scheduler_names[0])
+        self._recorders = {name: EventRecorder(cluster, clock, name) for name in configuration.scheduler_names}
         self._pods = Informer(cluster, PODS, clock=clock)
         self._nodes = Informer(cluster, NODES, clock=clock)
         self._pods.subscribe(self._on_pod)
@@ -69,7 +70,7 @@ class KubeScheduler:
     async def run(self, stop: asyncio.Event) -> None:
         """Schedule until ``stop``; binds that have begun are finished."""
         async with asyncio.TaskGroup() as group:
-            for loop in (self._pods.run, self._nodes.run, self._recorder.run, self._wake_at_stop):
+            for loop in (self._pods.run, self._nodes.run, *(each.run for each in self._recorders.values()), self._wake_at_stop):
                 group.create_task(loop(stop))
             while not stop.is_set():
                 self._changed.clear()
@@ -207,7 +208,7 @@ class KubeScheduler:
                     await self._fail(current, str(exc))
             return
         self._inventory.unnominate(pod.metadata.uid)
-        self._recorder.record(pod_ref(pod), "Normal", "Scheduled", f"Successfully assigned {pod_ref(pod)} to {node}")
+        self._record(pod, pod, "Normal", "Scheduled", f"Successfully assigned {pod_ref(pod)} to {node}")
 
     async def _refuse(self, pod: SchedulingPod, requests: Mapping[str, Fraction], nodes: Mapping[str, k.Node], found: _Search) -> None:
         preempting = await self._preempt(pod, requests, nodes, found) if nodes else ""
@@ -225,7 +226,7 @@ class KubeScheduler:
         if current is None:
             return
         ref, condition = pod_ref(pod), verdict.condition(reason, message)
-        self._recorder.record(ref, "Warning", "FailedScheduling", verdict.note(message))
+        self._record(pod, pod, "Warning", "FailedScheduling", verdict.note(message))
         has = next((each for each in current.status.conditions or () if each.type == "PodScheduled"), None)
         if has and (has.status, has.reason, has.message) == ("False", reason, message):
             return
@@ -233,6 +234,10 @@ class KubeScheduler:
             await self._cluster.patch_conditions(ref, [condition])
         except ClusterError as exc:
             log.warning("condition not written", pod=str(ref), reason=str(exc))
+
+    def _record(self, pod: SchedulingPod, about: SchedulingPod, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        """An Event about a pod, by the scheduler that ``pod`` asked for."""
+        self._recorders[pod.spec.scheduler_name].record(pod_ref(about), type_, reason, message)
 
     def _current(self, pod: SchedulingPod) -> SchedulingPod | None:
         """The pod as it is now; None once it is gone, going or bound."""
@@ -285,7 +290,7 @@ class KubeScheduler:
         except ClusterError as exc:
             log.warning("victim not deleted", pod=str(ref), reason=str(exc))
             return
-        self._recorder.record(ref, "Normal", "Preempted", f"Preempted by pod {pod.metadata.uid} on node {node}")
+        self._record(pod, victim, "Normal", "Preempted", f"Preempted by pod {pod.metadata.uid} on node {node}")
 
     async def _nominate(self, pod: SchedulingPod, node: str) -> None:
         self._inventory.nominate(pod, node)

@@ -168,6 +168,10 @@ def in_phase(phase: str) -> Callable[[Pod], bool]:
     return lambda pod: pod.status.phase == phase
 
 
+def is_ready(pod: Pod) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
@@ -200,8 +204,8 @@ async def test_containers_are_allocated_in_order_checkpointed_and_announced_befo
     seen: list[dict[tuple[str, str], set[str]]] = []
     world.plugin.before_start = lambda: seen.append(world.checkpointed())
     async with world.running():
-        pod = await world.bind("p", counts=(1, 2))
-        pod = await world.until("p", in_phase("Running"))
+        await world.bind("p", counts=(1, 2))
+        pod = await world.until("p", is_ready)
         held = world.checkpointed()
         first, second = held[pod.metadata.uid, "c0"], held[pod.metadata.uid, "c1"]
         assert [name for name, _ in world.plugin.calls] == ["prefer", "allocate", "prefer", "allocate", "start", "start"]
