@@ -47,7 +47,12 @@ def version() -> str:
 
 def versions() -> list[str]:
     """Those that there is a module for."""
-    return sorted(path.name for path in (MODULES / "versions").iterdir()) + [DEFAULT_VERSION]
+    return [*sorted(path.name for path in (MODULES / "versions").iterdir()), DEFAULT_VERSION]
+
+
+def minor(wanted: str) -> int:
+    """The 37 of ``1.37``."""
+    return int(wanted.split(".")[1])
 
 
 def lacking() -> str:

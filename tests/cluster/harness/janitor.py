@@ -5,6 +5,7 @@ then killed every program and container (the node's process namespace) and dropp
 the containers' empty cgroups.
 """
 
+import contextlib
 import shutil
 import signal
 import sys
@@ -32,10 +33,8 @@ def remove_cgroups(ids: set[str]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):
         folder.rmdir()
-    except OSError:
-        pass
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """One node: containerd and kubelet in a process and a mount namespace of their own.
 
-Kubelet's folder for device plugins is fixed (``/var/lib/kubelet/device-plugins``), as are several of the runtime's; in the node's mount namespace each of them
-is a folder of the node's own, so that nodes run side by side and the machine's folders stay as they are. When the namespace's first process is killed,
-the kernel kills everything in it, containers too, and every mount is gone: nothing can be left behind.
+Kubelet's folder for device plugins is fixed (``/var/lib/kubelet/device-plugins``), as are several of the runtime's; in the node's mount
+namespace each of them is a folder of the node's own, so that nodes run side by side and the machine's folders stay as they are. When the
+namespace's first process is killed, the kernel kills everything in it, containers too, and every mount is gone: nothing can be left behind.
 
 Seen from outside, the node's sockets and files are below ``folder``, laid out as the rig lays out its fake nodes.
 """
@@ -72,8 +72,12 @@ class InNamespace(ManagedProcess):
         outside = self.pid
         self._ending = self._ending or signum in (signal.SIGTERM, signal.SIGKILL)
         with contextlib.suppress(OSError):
-            for child in Path(f"/proc/{outside}/task/{outside}/children").read_text().split():
-                os.kill(int(child), signum)
+            for child in _children(outside):
+                os.kill(child, signum)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 class Node:
@@ -177,8 +181,7 @@ class Node:
             return entered.exists()
 
         await self._plane.until(there, process.name, "the namespaces are not set up")
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        self._inside = int(children[0])
+        self._inside = _children(process.pid)[0]
 
     async def _start_containerd(self) -> None:
         (self.root / "cni" / "loopback.conflist").write_bytes(msgspec.json.encode(_NETWORK))

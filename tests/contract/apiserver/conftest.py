@@ -1,13 +1,12 @@
-"""What every API server does: these tests run on the embedded one, or on the one that HAMI_TEST_KUBECONFIG names."""
+"""What every API server does: these tests run on the embedded one and on a real one (``-m cluster``)."""
 
 import asyncio
 import base64
 import contextlib
 import io
 import json
-import os
+import shutil
 import ssl
-import tempfile
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -136,7 +135,8 @@ def a_binding(name: str = "p", node: str = "n1", **metadata: Any) -> dict[str, A
     return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, **metadata}, "target": target}
 
 
-def _connection(config: dict[str, Any]) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
+def _connection(kubeconfig: Path) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
+    config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
     if not cluster["server"].startswith("https"):
@@ -148,29 +148,33 @@ def _connection(config: dict[str, Any]) -> tuple[str, dict[str, str], ssl.SSLCon
     return cluster["server"], headers, context
 
 
-@contextlib.asynccontextmanager
-async def _kubeconfig(folder: Path) -> AsyncIterator[Path]:
-    if given := os.environ.get("HAMI_TEST_KUBECONFIG"):
-        copy = folder / "kubeconfig"
-        await asyncio.to_thread(copy.write_bytes, await asyncio.to_thread(Path(given).read_bytes))
-        yield copy
+@pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.cluster)])
+def subject(request: pytest.FixtureRequest) -> Path | None:
+    """The real server's kubeconfig, or None for an embedded server of the test's own."""
+    return request.getfixturevalue("real_kubeconfig") if request.param == "real" else None
+
+
+@pytest.fixture
+async def kubeconfig(subject: Path | None, tmp_path: Path) -> AsyncIterator[Path]:
+    """Of an administrator of this test's subject, in a folder of its own."""
+    written = tmp_path / "kubeconfig"
+    if subject is not None:
+        shutil.copyfile(subject, written)
+        yield written
         return
     async with ApiServer() as server:
-        written = folder / "kubeconfig"
-        await asyncio.to_thread(written.write_text, server.kubeconfig)
+        written.write_text(server.kubeconfig)
         yield written
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[Api]:
-    with tempfile.TemporaryDirectory() as folder:
-        async with _kubeconfig(Path(folder)) as kubeconfig:
-            url, headers, tls = _connection(yaml.safe_load(await asyncio.to_thread(kubeconfig.read_text)))
-            async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls)) as session:
-                namespace = f"t{uuid.uuid4().hex[:8]}"
-                client = Api(session, url, kubeconfig, namespace)
-                assert (await client.post("/api/v1/namespaces", {"metadata": {"name": namespace}})).code == 201
-                # Where the ServiceAccount admission plugin runs, pods need it; elsewhere it does no harm.
-                await client.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
-                yield client
-                await client.delete(f"/api/v1/namespaces/{namespace}")
+async def api(kubeconfig: Path) -> AsyncIterator[Api]:
+    url, headers, tls = _connection(kubeconfig)
+    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=tls)) as session:
+        namespace = f"t{uuid.uuid4().hex[:8]}"
+        client = Api(session, url, kubeconfig, namespace)
+        assert (await client.post("/api/v1/namespaces", {"metadata": {"name": namespace}})).code == 201
+        # Where the ServiceAccount admission plugin runs, pods need it; elsewhere it does no harm.
+        await client.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+        yield client
+        await client.delete(f"/api/v1/namespaces/{namespace}")

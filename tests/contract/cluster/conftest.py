@@ -1,4 +1,3 @@
-import os
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,9 +8,6 @@ from hami_rig.apiserver.server import ApiServer
 from hami_rig.apiserver.settings import ApiServerSettings
 from hami_runtime.kube import http
 from hami_runtime.kube.cluster import NAMESPACES, Cluster
-
-REAL = os.environ.get("HAMI_TEST_KUBECONFIG", "")
-"""A kubeconfig of a real API server, to hold it to the same suite."""
 
 
 @pytest.fixture
@@ -33,5 +29,4 @@ async def namespace(cluster: Cluster) -> AsyncIterator[str]:
     name = f"test-{secrets.token_hex(5)}"
     await cluster.create(NAMESPACES, {"metadata": {"name": name}})
     yield name
-    if REAL:
-        await cluster.delete(NAMESPACES, name)
+    await cluster.delete(NAMESPACES, name)

@@ -3,6 +3,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ from hami_runtime.kube.informer import Informer
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
-from tests.contract.cluster.conftest import REAL
+from tests.cluster.harness import building
 
 CLOCK = SystemClock()
 
@@ -65,6 +66,9 @@ async def eventually(true: Callable[[], bool]) -> None:
 
 class ClusterContract:
     """What every cluster does. ``close_streams`` ends all watches; ``forget_history`` makes old versions expire."""
+
+    binding_labels = True
+    """Whether a Binding's labels reach the pod: servers from 1.35 on do that."""
 
     async def close_streams(self, cluster: Cluster) -> None:
         raise NotImplementedError
@@ -184,7 +188,7 @@ class ClusterContract:
         assert change.object is not None
         assert change.object.spec.node_name == "n1"
         assert change.object.metadata.annotations == {"mine": "1", **annotations}
-        assert "n1" in change.object.metadata.labels.values() or REAL  # servers before 1.35 leave the labels
+        assert ("n1" in change.object.metadata.labels.values()) is self.binding_labels
 
     async def test_a_pod_is_bound_once(self, cluster: Cluster, namespace: str) -> None:
         pod = ref(await cluster.create(PODS, a_pod("p"), namespace=namespace))
@@ -402,15 +406,15 @@ class TestHttpCluster(LocalContract):
             assert (change.type, change.object) == (ChangeType.BOOKMARK, None)
 
 
-if REAL:
+@pytest.mark.cluster
+class TestRealCluster(ClusterContract):
+    binding_labels = building.minor(building.version()) >= 35
 
-    @pytest.mark.cluster
-    class TestRealCluster(ClusterContract):
-        @pytest.fixture
-        async def cluster(self) -> AsyncIterator[Cluster]:
-            async with http.connect(REAL, user_agent="hami-test") as cluster:
-                yield cluster
+    @pytest.fixture
+    async def cluster(self, real_kubeconfig: Path) -> AsyncIterator[Cluster]:
+        async with http.connect(str(real_kubeconfig), user_agent="hami-test") as cluster:
+            yield cluster
 
-        async def close_streams(self, cluster: Cluster) -> None:
-            assert isinstance(cluster, http.HttpCluster)
-            cluster.close_watches()
+    async def close_streams(self, cluster: Cluster) -> None:
+        assert isinstance(cluster, http.HttpCluster)
+        cluster.close_watches()

@@ -1,0 +1,28 @@
+"""The real subject of the suites that also hold a stand-in: Kubernetes' own control plane, one for the whole session.
+
+``HAMI_TEST_KUBECONFIG`` names another cluster in its place; it must have no scheduler that takes pods of default-scheduler.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.cluster.harness import building
+from tests.cluster.harness.control_plane import ControlPlane
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def real_kubeconfig() -> AsyncIterator[Path]:
+    """The kubeconfig of an administrator of a real cluster without nodes."""
+    if named := os.environ.get("HAMI_TEST_KUBECONFIG"):
+        yield Path(named)
+        return
+    if reason := building.lacking():
+        pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
+    async with ControlPlane() as plane:
+        yield plane.admin

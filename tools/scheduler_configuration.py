@@ -1,0 +1,54 @@
+"""Prints ``deploy/scheduler/kube-scheduler.yaml``: what kube-scheduler runs with beside our extender. A test holds the file to what this prints.
+
+Every resource that the vendors' default configuration manages is in it; a cluster with another device configuration gives its path as argument.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hami_devices.catalog import Catalog
+from hami_devices.config import DeviceConfig, load
+from hami_rig.scheduler import configuration
+
+EXTENDER_URL = "http://127.0.0.1:9394"
+HEADER = """\
+# kube-scheduler beside the hami-scheduler extender, in one pod: `make docs` writes this file.
+#
+# percentageOfNodesToScore: 100  otherwise kube-scheduler sends the extender a sample of the nodes
+# podMaxBackoffSeconds: 2        a pod that was refused is tried again soon after something was released
+# ignorable: false               with true, pods would be bound anywhere while the extender is away
+# ignoredByScheduler: true       devices are counted by the extender alone
+"""
+
+
+def kube_scheduler(resources: tuple[str, ...]) -> dict[str, Any]:
+    """The configuration for ``resources``, as the API server's types spell it."""
+    body = configuration.generate(resources, extender_url=EXTENDER_URL)
+    return {
+        "apiVersion": body.pop("apiVersion"),
+        "kind": body.pop("kind"),
+        "leaderElection": {"leaderElect": True, "resourceName": "hami-kube-scheduler", "resourceNamespace": "kube-system"},
+        "clientConnection": {"qps": 1000, "burst": 2000},
+        **body,
+        "profiles": [{"schedulerName": "hami-scheduler"}],
+    }
+
+
+def text(resources: tuple[str, ...]) -> str:
+    """The file."""
+    return HEADER + msgspec.yaml.encode(kube_scheduler(resources)).decode()
+
+
+def main() -> None:
+    """Print it."""
+    devices = load(Path(sys.argv[1]).read_text())[0] if len(sys.argv) > 1 else DeviceConfig()
+    sys.stdout.write(text(Catalog(devices).managed_resources))
+
+
+if __name__ == "__main__":
+    main()
