@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from hami_cli.places import FILE_NAME
 
@@ -188,7 +188,7 @@ def _exports(rig: Rig) -> str:
 
 
 def _outcome_table(outcomes: list[Outcome]) -> Table:
-    table = Table("pod", "expected", "", "node", "detail")
+    table = Table(Column("pod", no_wrap=True), "expected", "", "node", Column("detail", overflow="fold"))
     for each in outcomes:
         table.add_row(each.pod, each.expected, "[green]yes[/]" if each.reached else "[red]no[/]", each.node or "-", each.detail)
     return table

@@ -43,6 +43,8 @@ REGISTRATION = re.compile(r"(GPU-[0-9a-f-]{36},\d+,\d+,\d+,[^,:;]+,\d+,(true|fal
 HANDSHAKE = re.compile(r"Reported[ _]\d{4}-\d\d-\d\d \d\d:\d\d:\d\d.*|Requesting_\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 ASSIGNMENT = re.compile(r"(GPU-[0-9a-f-]{36},NVIDIA,\d+,\d+:;)+")
 WAIT_SECONDS = 30.0
+MIN_WIDTH = 110
+"""Columns that a table needs to show a card's whole name."""
 SHARES = ("share-a", "share-b", "share-c")
 
 
@@ -320,7 +322,7 @@ class Demo:
 
 async def run(output: Path, *, examples: Path | None = None, console: Console | None = None) -> int:
     """Run the demo; the exit status."""
-    console = console or Console(soft_wrap=True)
+    console = console or Console(soft_wrap=True, width=max(Console().width, MIN_WIDTH))
     started = time.monotonic()
     facts: dict[str, Any] = {}
     rig: Rig | None = None

@@ -23,6 +23,7 @@ import aiohttp
 import msgspec
 
 from hami_devices.catalog import Catalog
+from hami_devices.config import ConfigError
 from hami_devices.config import load as load_device_config
 from hami_node_agent import profile as agent_profile
 from hami_node_agent import shim_install
@@ -32,7 +33,7 @@ from hami_rig import janitor, project
 from hami_rig.apiserver import kubeconfig
 from hami_rig.kubelet.kubelet import NodeFolder
 from hami_rig.processes import ManagedProcess, ProcessFailed
-from hami_rig.profile import Profile, RigNode
+from hami_rig.profile import Profile, ProfileError, RigNode
 from hami_rig.scheduler import configuration
 from hami_rig.service_settings import LOOPBACK, REGISTRY, SCHEDULER, ServicePaths, service_environments, user_tokens
 
@@ -64,6 +65,7 @@ class Rig:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.profile = profile
+        self._catalog = _catalog(profile)
         self.folder = _new_folder(folder)
         self.kubeconfig = self.folder / "kubeconfig"
         self.processes: dict[str, ManagedProcess] = {}
@@ -72,7 +74,6 @@ class Rig:
         self._log_level = log_level
         self._say = say
         self._janitor: asyncio.subprocess.Process | None = None
-        self._catalog = _catalog(profile)
 
     @property
     def nodes(self) -> tuple[RigNode, ...]:
@@ -291,7 +292,10 @@ def _new_folder(wanted: Path | None) -> Path:
 def _catalog(profile: Profile) -> Catalog:
     if not profile.device_config:
         return Catalog()
-    config, _ = load_device_config(msgspec.yaml.encode(profile.device_config).decode())
+    try:
+        config, _ = load_device_config(msgspec.yaml.encode(profile.device_config).decode())
+    except ConfigError as exc:
+        raise ProfileError(f"device_config: {exc}") from exc
     return Catalog(config)
 
 
