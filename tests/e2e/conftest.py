@@ -122,9 +122,18 @@ class World:
 
     def given(self, pod: Pod, container: str = "main") -> dict[str, Any]:
         """What a container was started with."""
-        path = self.rig.node_folder(pod.spec.node_name).containers / pod.metadata.uid / f"{container}.json"
-        given: dict[str, Any] = json.loads(path.read_text())["given"]
+        given: dict[str, Any] = self._record(pod, container)["given"]
         return given
+
+    def ids(self, pod: Pod, container: str = "main") -> dict[str, list[str]]:
+        """Which device ids kubelet gave a container, by resource."""
+        ids: dict[str, list[str]] = self._record(pod, container)["deviceIds"]
+        return ids
+
+    def _record(self, pod: Pod, container: str) -> dict[str, Any]:
+        path = self.rig.node_folder(pod.spec.node_name).containers / pod.metadata.uid / f"{container}.json"
+        record: dict[str, Any] = json.loads(path.read_text())
+        return record
 
     async def clear(self) -> None:
         """Delete all pods and wait until they are gone and nothing is held."""

@@ -82,6 +82,25 @@ async def test_with_the_api_server_away_running_pods_stay_and_nothing_is_oversol
     assert set(booked([*now, *late]).values()) == {CARD_MIB}
 
 
+async def test_kubelets_killed_and_started_again_go_on_with_their_pods(world: World) -> None:
+    names = ["kept-locked", "kept-cdi"]
+    await world.apply(*(a_pod(name, mib=2000, pool=name.removeprefix("kept-")) for name in names))
+    before = await world.running(*names)
+    await world.rig.kill("kubelets")
+    await world.rig.restart("kubelets")
+    for node in ("locked", "cdi"):
+        await world.node_lists(node, "20")
+    await world.apply(*(a_pod(f"new-{pool}", mib=3000, pool=pool) for pool in ("locked", "cdi")))
+    for pod in await world.running("new-locked", "new-cdi"):
+        assert world.given(pod)["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
+    after = await world.running(*names)
+    assert uids(after) == uids(before)
+    for pod in after:
+        assert world.given(pod)["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2000m"
+    held = [set(ids) for pod in await world.pods() for ids in world.ids(pod).values()]
+    assert sum(len(each) for each in held) == len(set().union(*held)) == 4
+
+
 def uids(pods: list[Pod]) -> set[str]:
     """Of the pods."""
     return {pod.metadata.uid for pod in pods}

@@ -190,6 +190,14 @@ class Kubelet:
         if self._ledger.release(pod.metadata.uid):
             self._write_checkpoint()
 
+    def forget_gone(self) -> None:
+        """All pods have been seen: what others held before this kubelet started is free."""
+        gone = {each.pod_uid for each in self._ledger.held} - self._workers.keys()
+        for uid in sorted(gone):
+            self._ledger.release(uid)
+        if gone:
+            self._write_checkpoint()
+
     async def _allocate(self, uid: str, container: k.Container) -> bool:
         allocated = False
         for resource, amount in (container.resources.limits or {}).items():
@@ -306,8 +314,18 @@ class Fleet:
     async def run(self, stop: asyncio.Event) -> None:
         """Run all until ``stop``."""
         async with asyncio.TaskGroup() as group:
-            for loop in (self._pods.run, self._nodes.run, *(each.run for each in self._kubelets.values())):
+            for loop in (self._pods.run, self._nodes.run, self._forget_gone, *(each.run for each in self._kubelets.values())):
                 group.create_task(loop(stop))
+
+    async def _forget_gone(self, stop: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(each.wait()) for each in (self._pods.synced, stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        if not stop.is_set():
+            for kubelet in self._kubelets.values():
+                kubelet.forget_gone()
+            await stop.wait()
 
     async def restart(self) -> None:
         """Restart the device manager of every node."""

@@ -91,9 +91,9 @@ class Plugin(rpc.DevicePluginServicer):
 class World:
     """One node with a plugin on a cluster in memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cluster: MemoryCluster | None = None) -> None:
         self.clock = SystemClock()
-        self.cluster = MemoryCluster(ObjectStore(now=self.clock.utc, rng=random.Random(1)))
+        self.cluster = cluster or MemoryCluster(ObjectStore(now=self.clock.utc, rng=random.Random(1)))
         self.folder = NodeFolder(folder / "n1")
         self.kubelet = Kubelet(self.cluster, self.clock, NodeDescription(name="n1"), self.folder, rng=random.Random(2))
         self.fleet = Fleet(self.cluster, self.clock, [self.kubelet])
@@ -283,6 +283,21 @@ async def test_a_restarted_kubelet_remembers_who_holds_what(world: World) -> Non
         assert world.checkpointed() == before
         await world.bind("q", counts=(6,))
         await world.until("q", in_phase("Running"))
+
+
+async def test_what_pods_held_that_went_while_kubelet_was_away_is_free(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with world.running():
+        for name in ("stays", "goes"):
+            await world.bind(name, counts=(4,))
+            await world.until(name, is_ready)
+    await world.cluster.delete(PODS, "goes", namespace="default", grace_seconds=0)
+    again = World(tmp_path, world.cluster)
+    async with again.running():
+        await again.bind("next", counts=(4,))
+        await again.until("next", is_ready)
+        stays = await again.until("stays", is_ready)
+        assert len(again.checkpointed()[stays.metadata.uid, "c0"]) == 4
 
 
 async def test_a_name_that_no_cdi_spec_has_keeps_the_container_waiting_until_it_is_written(world: World) -> None:
