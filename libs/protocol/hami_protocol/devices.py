@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """What the protocol's 32-bit fields hold."""
@@ -61,16 +61,22 @@ class RegisteredDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     healthy: bool = True
     mode: str = SHARED_MODE
     mig_profiles: tuple[MigProfile, ...] = ()
+    custom_info: dict[str, Any] = field(default_factory=dict)
+    """What its vendor says of it besides, by the vendor's own names: which devices it is linked with, which profiles it is cut into."""
 
 
-class DeviceShare(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one container holds of one device."""
+class DeviceShare(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What one container holds of one device. The annotation's text has the first four; the vendor knows the rest from the pod."""
 
     uuid: str
     type: str
-    """The vendor's common word, as ``NVIDIA``."""
+    """The vendor's common word, as ``NVIDIA``; the model, where the vendor writes that."""
     memory_mib: Count
     cores: Count
+    slots: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
+    """How many of the device's shares it takes."""
+    mark: str = ""
+    """How it is used, in the vendor's own words, where others on the device must know."""
 
 
 class ContainerKind(StrEnum):

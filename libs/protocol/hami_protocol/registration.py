@@ -65,6 +65,7 @@ def _to_json(device: RegisteredDevice) -> dict[str, Any]:
             for profile in device.mig_profiles
         ],
         "health": device.healthy,
+        "custominfo": device.custom_info,
     }
     return {key: value for key, value in fields.items() if value}
 
@@ -134,6 +135,7 @@ class _JsonDevice(msgspec.Struct, frozen=True):
     mode: str = ""
     migprofiles: list[dict[str, Any]] | None = None
     health: bool = False
+    custominfo: dict[str, Any] | None = None
 
 
 class _JsonPlacement(msgspec.Struct, frozen=True):
@@ -182,6 +184,7 @@ def _from_json(item: object, place: int) -> RegisteredDevice:
         healthy=found.health,
         mode=found.mode or SHARED_MODE,
         mig_profiles=profiles,
+        custom_info=found.custominfo or {},
     )
 
 
