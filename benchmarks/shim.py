@@ -79,7 +79,14 @@ def main() -> int:
             with_shim, without = measure(arguments, shimmed), measure(arguments, {})
         own = round(with_shim - without, 2)
         figures.append(
-            {"figure": name, "with_ns": with_shim, "without_ns": without, "own_ns": own, "budget_ns": budget, "met": budget is None or own <= budget}
+            {
+                "figure": name,
+                "with_ns": with_shim,
+                "without_ns": without,
+                "own_ns": own,
+                "budget_ns": budget,
+                "met": budget is None or own <= budget,
+            }
         )
     result = {"figures": figures, "region_bytes": layout.REGION.size, "grant_bytes": layout.GRANT.size, "cpus": os.cpu_count()}
     json.dump(result, sys.stdout, indent=2)

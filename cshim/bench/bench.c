@@ -1,4 +1,5 @@
-/* bench: one figure of the shim, in nanoseconds, to standard output. Run by benchmarks/shim.py, with and without the shim.
+/* bench: one figure of the shim, in nanoseconds, to standard output. Run by benchmarks/shim.py, with and without the
+ * shim.
  *
  *   bench alloc LIVE PROCESSES   a pair of allocate and free with LIVE allocations live, in each of PROCESSES at once
  *   bench launch                 a kernel launch
@@ -17,7 +18,8 @@
 
 #include "cuda_abi.h"
 
-/* Processor time, so that what else runs on the machine is not in the figure; for many processes at once, the wall's. */
+/* Processor time, so that what else runs on the machine is not in the figure; for many processes at once, the wall's.
+ */
 static clockid_t clock_used = CLOCK_THREAD_CPUTIME_ID;
 
 static double now_ns(void)

@@ -46,13 +46,13 @@ enum grant_core_policy {
 };
 
 struct grant_device {
-	char uuid[GRANT_UUID_BYTES]; /* "GPU-..." or "MIG-...", NUL-terminated */
-	uint64_t memory_limit_bytes; /* 1 .. GRANT_MEMORY_CEILING; 0 only with WHOLE or MEMORY_UNLIMITED */
-	uint64_t started_with_bytes; /* the limit when the container started: that value in the environment is the
-	                                agent's */
-	uint64_t context_bytes;      /* charged per process for the driver's own context; 0 when not known */
-	uint32_t sm_percent;         /* 1 .. 99 limits; 0 and 100 do not */
-	uint32_t flags;              /* enum grant_device_flag */
+	char uuid[GRANT_UUID_BYTES];   /* "GPU-..." or "MIG-...", NUL-terminated */
+	uint64_t memory_limit_bytes;   /* 1 .. GRANT_MEMORY_CEILING; 0 only with WHOLE or MEMORY_UNLIMITED */
+	uint64_t started_with_bytes;   /* the limit when the container started: that value in the environment is the
+	                                  agent's */
+	uint64_t context_bytes;        /* charged per process for the driver's own context; 0 when not known */
+	uint32_t sm_percent;           /* 1 .. 99 limits; 0 and 100 do not */
+	uint32_t flags;                /* enum grant_device_flag */
 	uint32_t started_with_percent; /* the compute share likewise; 0 when there was none */
 	uint32_t reserved_word;
 	uint64_t reserved[3];

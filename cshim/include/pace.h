@@ -1,11 +1,12 @@
 /* pace.h: holding a container to its share of a device's time. Pure: region memory and a clock reading, no system call.
  *
  * `paid_until_ns` is the moment at which all device time charged so far has been earned: a kernel of c nanoseconds at a
- * share of p percent moves it by c * 100 / p, and nothing starts while it lies in the future. That is one compare-and-swap,
- * needs no thread that refills anything, and a process that dies in the middle leaves a valid word.
+ * share of p percent moves it by c * 100 / p, and nothing starts while it lies in the future. That is one
+ * compare-and-swap, needs no thread that refills anything, and a process that dies in the middle leaves a valid word.
  *
- * Among the processes of the container the one with the least service so far goes first (start-time fair queueing): each
- * that waits shows its virtual time in `waiting`, and one that was idle begins at the virtual time of the last one served.
+ * Among the processes of the container the one with the least service so far goes first (start-time fair queueing):
+ * each that waits shows its virtual time in `waiting`, and one that was idle begins at the virtual time of the last one
+ * served.
  */
 #ifndef VGPU_PACE_H
 #define VGPU_PACE_H
@@ -16,9 +17,9 @@
 #include "region.h"
 #include "reserve.h"
 
-#define PACE_BURST_NS   (UINT64_C(20) * 1000 * 1000)       /* what an idle container may catch up on */
+#define PACE_BURST_NS   (UINT64_C(20) * 1000 * 1000)         /* what an idle container may catch up on */
 #define PACE_HORIZON_NS (UINT64_C(300) * 1000 * 1000 * 1000) /* further ahead than this is damage, not debt */
-#define PACE_CHUNK_NS   (UINT64_C(1000) * 1000)            /* device time that a process takes at once for short kernels */
+#define PACE_CHUNK_NS   (UINT64_C(1000) * 1000) /* device time that a process takes at once for short kernels */
 
 static inline uint64_t pace_wall_ns(uint64_t device_ns, uint32_t percent)
 {
@@ -80,8 +81,8 @@ static inline void pace_served(struct region_device *device, uint64_t virtual_ns
 		;
 }
 
-/* What a kernel is taken to cost after it was measured once more. Measurements err upwards (the kernel waited for somebody
- * else's), so a lower one is believed sooner than a higher one. */
+/* What a kernel is taken to cost after it was measured once more. Measurements err upwards (the kernel waited for
+ * somebody else's), so a lower one is believed sooner than a higher one. */
 static inline uint64_t pace_learn(uint64_t cost_ns, uint64_t measured_ns, bool first)
 {
 	if (first)

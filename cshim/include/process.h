@@ -1,7 +1,7 @@
 /* process.h: which process is it, and is it alive? Pure parsing here; process.c reads /proc.
  *
- * A process is (pid, start time): a reused pid has another start time. `image` is the address of the initial stack, which
- * the kernel chooses anew at exec, so that what a process held before exec is not taken for what it holds now.
+ * A process is (pid, start time): a reused pid has another start time. `image` is the address of the initial stack,
+ * which the kernel chooses anew at exec, so that what a process held before exec is not taken for what it holds now.
  */
 #ifndef VGPU_PROCESS_H
 #define VGPU_PROCESS_H
@@ -69,7 +69,8 @@ static inline uint32_t process_owner_pid(uint64_t owner)
 }
 
 /* Whether the process that `stat` describes is the one that claimed `owner` from the program image `image`. A leader
- * that has exited while its threads go on is a zombie with threads: alive. An owner without a start time had no /proc. */
+ * that has exited while its threads go on is a zombie with threads: alive. An owner without a start time had no /proc.
+ */
 static inline bool process_is_same(const struct process_stat *stat, uint64_t owner, uint64_t image)
 {
 	if ((stat->state == 'Z' && stat->threads < 2) || stat->state == 'X' || stat->state == 'x')

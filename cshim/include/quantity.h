@@ -71,8 +71,8 @@ static inline int quantity_shift(const char *unit, size_t length)
 	for (int i = 0; i < 3; i++) {
 		if ((unit[0] | 0x20) != letters[i])
 			continue;
-		if (length == 1 || quantity_is_word(unit + 1, length - 1, "i") || quantity_is_word(unit + 1, length - 1, "b") ||
-			quantity_is_word(unit + 1, length - 1, "ib"))
+		if (length == 1 || quantity_is_word(unit + 1, length - 1, "i") ||
+		        quantity_is_word(unit + 1, length - 1, "b") || quantity_is_word(unit + 1, length - 1, "ib"))
 			return 10 * (i + 1);
 	}
 	return -1;

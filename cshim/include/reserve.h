@@ -8,13 +8,13 @@
  *   3. writes down what its own word will be (`next`) and which turn it tries for (`claim`);
  *   4. takes the turn with one compare-and-swap. Only one process can; the others begin again.
  *
- * The compare-and-swap is the reservation. Bringing the winner's `used` up to `next` is settling, and whoever comes next
- * does it for a winner that has not: so a winner that is stopped or killed between 4 and its own settling is counted all
- * the same, and one that is killed before 4 is not. Settling twice changes nothing, since `used` carries a count of its
- * changes. Giving back is an atomic subtraction in one's own word.
+ * The compare-and-swap is the reservation. Bringing the winner's `used` up to `next` is settling, and whoever comes
+ * next does it for a winner that has not: so a winner that is stopped or killed between 4 and its own settling is
+ * counted all the same, and one that is killed before 4 is not. Settling twice changes nothing, since `used` carries a
+ * count of its changes. Giving back is an atomic subtraction in one's own word.
  *
- * Invariant: at every turn, the sum of the words, once settled, is what was admitted at that turn less what was given back
- * since. Two processes are therefore never both admitted into room for one, and of two, one always is.
+ * Invariant: at every turn, the sum of the words, once settled, is what was admitted at that turn less what was given
+ * back since. Two processes are therefore never both admitted into room for one, and of two, one always is.
  *
  * Within a process, one thread at a time reserves or gives back on a device (the caller's lock, in private memory).
  */
@@ -80,7 +80,7 @@ static inline uint64_t reserve_total(struct region *region, unsigned device)
 
 /* Take `bytes` for slot `slot`, if they stay within `limit_bytes` with `overhead_bytes` counted as used. */
 static inline bool reserve_take(struct region *region, unsigned device, unsigned slot, uint64_t bytes,
-	uint64_t overhead_bytes, uint64_t limit_bytes)
+        uint64_t overhead_bytes, uint64_t limit_bytes)
 {
 	struct region_use *use = &region->slots[slot].use[device];
 	_Atomic uint64_t *turn_word = &region->devices[device].turn;
@@ -99,7 +99,7 @@ static inline bool reserve_take(struct region *region, unsigned device, unsigned
 			continue;
 		}
 		if (!quota_admits(quota_add(total, overhead_bytes), bytes, limit_bytes) ||
-			!quota_admits(total, bytes, REGION_BYTES_MASK))
+		        !quota_admits(total, bytes, REGION_BYTES_MASK))
 			return false;
 		won = ((turn >> 10) + 1) << 10 | slot;
 		used = atomic_load_explicit(&use->used, memory_order_relaxed);

@@ -1,7 +1,7 @@
 /* uuid.h: a device's identity, as the driver gives it (16 bytes) and as NVML and the grant write it (text). Pure.
  *
- * "GPU-" or "MIG-" and a dashed UUID becomes its 16 bytes. Any other text becomes 16 bytes that are a hash of it, so that
- * devices with made-up names (profiles in a rig) still have one identity everywhere.
+ * "GPU-" or "MIG-" and a dashed UUID becomes its 16 bytes. Any other text becomes 16 bytes that are a hash of it, so
+ * that devices with made-up names (profiles in a rig) still have one identity everywhere.
  */
 #ifndef VGPU_UUID_H
 #define VGPU_UUID_H

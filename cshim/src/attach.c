@@ -94,7 +94,8 @@ static bool is_unlocked(const char *path, unsigned slot)
 	return unlocked;
 }
 
-static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t owner, const struct process_self *self, const char *path)
+static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t owner, const struct process_self *self,
+        const char *path)
 {
 	const uint64_t namespace = atomic_load(&slot->namespace);
 
@@ -103,8 +104,8 @@ static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t ow
 	return is_unlocked(path, number);
 }
 
-/* Bring a word of a slot to zero, unless the slot has changed hands since: then somebody else has cleared it before. The
- * word is read first and the owner after, so a value that passes belongs to `owner`. */
+/* Bring a word of a slot to zero, unless the slot has changed hands since: then somebody else has cleared it before.
+ * The word is read first and the owner after, so a value that passes belongs to `owner`. */
 static void clear_word(struct region_slot *slot, uint64_t owner, _Atomic uint64_t *word, bool tagged)
 {
 	uint64_t value = atomic_load(word);
@@ -120,8 +121,8 @@ static void clear_slot(struct region *region, unsigned number, uint64_t owner)
 
 	for (unsigned device = 0; device < REGION_DEVICES; device++) {
 		struct region_use *use = &slot->use[device];
-		_Atomic uint64_t *const words[] = {&use->claim, &use->context_bytes, &use->external_bytes, &use->launches,
-			&use->busy_ns, &use->waiting};
+		_Atomic uint64_t *const words[] = {&use->claim, &use->context_bytes, &use->external_bytes,
+		        &use->launches, &use->busy_ns, &use->waiting};
 
 		/* First what its last reservation may still bring it, then what it has. */
 		reserve_settle(region, device, atomic_load(&region->devices[device].turn));
@@ -156,7 +157,7 @@ static unsigned own_slot(struct region *region, const struct process_self *self)
 {
 	for (unsigned i = 0; i < region_slots_in_use(region); i++)
 		if (atomic_load(&region->slots[i].owner) == self->owner &&
-			atomic_load(&region->slots[i].namespace) == self->namespace)
+		        atomic_load(&region->slots[i].namespace) == self->namespace)
 			return i;
 	return NO_SLOT;
 }

@@ -9,8 +9,8 @@
 
 enum { NO_SLOT = REGION_SLOTS };
 
-/* Map the region at `path`, creating it if need be. NULL, with errno, when it cannot be used. `*fd` is for the caller to
- * close, once it has a slot. */
+/* Map the region at `path`, creating it if need be. NULL, with errno, when it cannot be used. `*fd` is for the caller
+ * to close, once it has a slot. */
 struct region *attach_map(const char *path, int *fd);
 
 /* A region of this process's own: limits hold within the process, others are not seen. */

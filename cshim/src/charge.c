@@ -18,7 +18,7 @@ static bool take(struct shim *shim, int row, uint64_t bytes)
 
 	spin_take(&shim->reserve_locks[row]);
 	taken = reserve_take(
-		shim->region, (unsigned)row, shim->slot, bytes, overhead(shim, row), shim_memory_limit(shim, row));
+	        shim->region, (unsigned)row, shim->slot, bytes, overhead(shim, row), shim_memory_limit(shim, row));
 	spin_give(&shim->reserve_locks[row]);
 	return taken;
 }
@@ -40,7 +40,7 @@ static void kill_largest(struct shim *shim, int row)
 	if (owner == 0)
 		return;
 	log_line(LOG_ERROR, "out of memory on device %s: killing process %u, which holds %llu MiB",
-		shim_device(shim, row)->uuid, process_owner_pid(owner), (unsigned long long)(most >> 20));
+	        shim_device(shim, row)->uuid, process_owner_pid(owner), (unsigned long long)(most >> 20));
 	(void)kill((pid_t)process_owner_pid(owner), SIGKILL);
 }
 
@@ -57,8 +57,8 @@ bool charge_take(struct shim *shim, int row, uint64_t bytes)
 	if (shim->oom_killer)
 		kill_largest(shim, row);
 	log_line(LOG_WARNING, "%llu MiB more do not fit into the limit of %llu MiB on device %s, %llu MiB are in use",
-		(unsigned long long)(bytes >> 20), (unsigned long long)(shim_memory_limit(shim, row) >> 20),
-		shim_device(shim, row)->uuid, (unsigned long long)(charge_used(shim, row) >> 20));
+	        (unsigned long long)(bytes >> 20), (unsigned long long)(shim_memory_limit(shim, row) >> 20),
+	        shim_device(shim, row)->uuid, (unsigned long long)(charge_used(shim, row) >> 20));
 	return false;
 }
 
@@ -120,18 +120,20 @@ void charge_correct(struct charge *charge, CUresult result, uint64_t bytes)
 	charge->bytes = bytes;
 }
 
-CUresult charge_settle(struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind)
+CUresult charge_settle(
+        struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind)
 {
 	struct table_entry entry = {
-		.key = key,
-		.bytes = bytes,
-		.scope = charge->context,
-		.device = (uint16_t)charge->row,
-		.kind = (uint16_t)kind,
+	        .key = key,
+	        .bytes = bytes,
+	        .scope = charge->context,
+	        .device = (uint16_t)charge->row,
+	        .kind = (uint16_t)kind,
 	};
 
 	charge_correct(charge, result, bytes);
-	/* Without memory for the entry the charge stays until the process ends: too much is counted, never too little. */
+	/* Without memory for the entry the charge stays until the process ends: too much is counted, never too little.
+	 */
 	if (charge->shim != NULL && result == CUDA_SUCCESS && !table_put(table, &entry))
 		log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged until this process ends");
 	return result;

@@ -1,7 +1,8 @@
 /* hooks.c: the manifests as tables, the driver's own functions, and which of ours stands for which of the driver's.
  *
- * Ours stands in only where the address that the real look-up found is the one the driver gives for exactly that ABI, by
- * its export table or by cuGetProcAddress. A function whose ABI a newer driver has changed has another address, and passes.
+ * Ours stands in only where the address that the real look-up found is the one the driver gives for exactly that ABI,
+ * by its export table or by cuGetProcAddress. A function whose ABI a newer driver has changed has another address, and
+ * passes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -81,7 +82,8 @@ static void index_add(uint8_t *index, const char *name, unsigned number)
 	index[at % INDEX_SIZE] = (uint8_t)(number + 1);
 }
 
-/* Any number of threads may build it at once only one after another: the first takes it, the others wait microseconds. */
+/* Any number of threads may build it at once only one after another: the first takes it, the others wait microseconds.
+ */
 static void index_build(void)
 {
 	int expected = 0;
@@ -99,7 +101,8 @@ static void index_build(void)
 		if (row->ours == NULL)
 			continue;
 		index_add(by_symbol, row->symbol, i);
-		if (row->base != NULL && (i == 0 || row_at(i - 1)->base == NULL || strcmp(row_at(i - 1)->base, row->base) != 0))
+		if (row->base != NULL &&
+		        (i == 0 || row_at(i - 1)->base == NULL || strcmp(row_at(i - 1)->base, row->base) != 0))
 			index_add(by_base, row->base, i);
 	}
 	atomic_store_explicit(&index_state, 2, memory_order_release);
@@ -145,7 +148,8 @@ static void fill_by_version(void)
 		if (row->base == NULL)
 			continue;
 		if (driver.cuGetProcAddress_v2 != NULL)
-			result = driver.cuGetProcAddress_v2(row->base, &address, row->version, (cuuint64_t)row->stream, &status);
+			result = driver.cuGetProcAddress_v2(
+			        row->base, &address, row->version, (cuuint64_t)row->stream, &status);
 		else if (driver.cuGetProcAddress != NULL)
 			result = driver.cuGetProcAddress(row->base, &address, row->version, (cuuint64_t)row->stream);
 		if (result != CUDA_SUCCESS || address == NULL)
@@ -208,7 +212,8 @@ void *hooks_for_base(const char *base, void *address)
 		atomic_fetch_add_explicit(&hooks_passed, 1, memory_order_relaxed);
 		return address;
 	}
-	for (const struct row *at = row; at < driver_rows + DRIVER_ROWS && at->base != NULL && strcmp(at->base, base) == 0; at++)
+	for (const struct row *at = row;
+	        at < driver_rows + DRIVER_ROWS && at->base != NULL && strcmp(at->base, base) == 0; at++)
 		if (address == *at->real || address == by_version[at - driver_rows])
 			return at->ours;
 	return address;

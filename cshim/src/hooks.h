@@ -40,7 +40,8 @@ extern _Atomic int hooks_driver_found;
 
 static inline bool hooks_load_driver(void)
 {
-	return __builtin_expect(atomic_load_explicit(&hooks_driver_found, memory_order_acquire), 1) || hooks_find_driver();
+	return __builtin_expect(atomic_load_explicit(&hooks_driver_found, memory_order_acquire), 1) ||
+	       hooks_find_driver();
 }
 
 /* Fill `nvml` likewise. With `may_open`, a library that nobody has loaded yet is loaded. */

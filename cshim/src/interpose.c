@@ -9,7 +9,7 @@
 #include <elf.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <string.h>
+#include <sys/auxv.h>
 
 #include "hooks.h"
 
@@ -25,21 +25,42 @@ struct library {
 	const uint32_t *gnu_hash;
 };
 
+/* Our own, since a look-up may come before anything else works: from a sanitizer's start, with strcmp not there yet. */
+static bool text_begins(const char *text, const char *start)
+{
+	for (; *start != '\0'; text++, start++)
+		if (*text != *start)
+			return false;
+	return true;
+}
+
+static bool text_equals(const char *a, const char *b)
+{
+	for (; *a != '\0' && *a == *b; a++, b++)
+		;
+	return *a == *b;
+}
+
+static const char *file_name(const char *path)
+{
+	const char *name = path;
+
+	for (; *path != '\0'; path++)
+		if (*path == '/')
+			name = path + 1;
+	return name;
+}
+
 static uintptr_t dynamic_address(uintptr_t base, uintptr_t value)
 {
 	return value >= base ? value : base + value; /* glibc has relocated it already, others have not */
 }
 
-static bool library_read(const struct dl_phdr_info *info, struct library *library)
+static bool library_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct library *library)
 {
-	const ElfW(Dyn) *dynamic = NULL;
-
-	memset(library, 0, sizeof(*library));
-	for (unsigned i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			dynamic = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	*library = (struct library){0};
 	for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++) {
-		const void *at = (const void *)dynamic_address(info->dlpi_addr, dynamic->d_un.d_ptr);
+		const void *at = (const void *)dynamic_address(base, dynamic->d_un.d_ptr);
 
 		if (dynamic->d_tag == DT_SYMTAB)
 			library->symbols = at;
@@ -71,7 +92,7 @@ static const ElfW(Sym) * library_find(const struct library *library, const char 
 		const ElfW(Sym) *symbol = &library->symbols[i];
 
 		if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-			strcmp(library->names + symbol->st_name, name) == 0)
+		        text_equals(library->names + symbol->st_name, name))
 			return symbol;
 		if (chain[i - first] & 1)
 			break;
@@ -79,28 +100,66 @@ static const ElfW(Sym) * library_find(const struct library *library, const char 
 	return NULL;
 }
 
-/* Of the libraries in this process, take dlsym and dlvsym from libc.so.6, or libdl.so.2 where they are still there. */
-static int find_in_libc(struct dl_phdr_info *info, size_t size, void *unused)
+/* Take dlsym and dlvsym from a library, if it is libc.so.6, or libdl.so.2 where they are still there. */
+static bool take_from(uintptr_t base, const char *path, const ElfW(Dyn) * dynamic)
 {
-	const char *file = info->dlpi_name != NULL ? strrchr(info->dlpi_name, '/') : NULL;
+	const char *file = path != NULL ? file_name(path) : "";
 	const ElfW(Sym) * dlsym_symbol, *dlvsym_symbol;
 	struct library library;
 
-	(void)size;
-	(void)unused;
-	file = file != NULL ? file + 1 : info->dlpi_name;
-	if (file == NULL || (strncmp(file, "libc.so", 7) != 0 && strncmp(file, "libdl.so", 8) != 0 &&
-			strncmp(file, "libc-", 5) != 0 && strncmp(file, "libdl-", 6) != 0))
-		return 0;
-	if (!library_read(info, &library))
-		return 0;
+	if (!text_begins(file, "libc.so") && !text_begins(file, "libdl.so") && !text_begins(file, "libc-") &&
+	        !text_begins(file, "libdl-"))
+		return false;
+	if (!library_read(base, dynamic, &library))
+		return false;
 	dlsym_symbol = library_find(&library, "dlsym");
 	dlvsym_symbol = library_find(&library, "dlvsym");
 	if (dlsym_symbol == NULL || dlvsym_symbol == NULL)
-		return 0;
-	atomic_store(&libc_dlvsym, (dlvsym_function *)(info->dlpi_addr + dlvsym_symbol->st_value));
-	atomic_store(&libc_dlsym, (dlsym_function *)(info->dlpi_addr + dlsym_symbol->st_value));
-	return 1;
+		return false;
+	atomic_store(&libc_dlvsym, (dlvsym_function *)(base + dlvsym_symbol->st_value));
+	atomic_store(&libc_dlsym, (dlsym_function *)(base + dlsym_symbol->st_value));
+	return true;
+}
+
+static const ElfW(Dyn) * dynamic_of(uintptr_t base, const ElfW(Phdr) * headers, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (headers[i].p_type == PT_DYNAMIC)
+			return (const void *)(base + headers[i].p_vaddr);
+	return NULL;
+}
+
+/* The loader's list of libraries, which a debugger reads too: from the program's own headers, without a call. */
+static const struct link_map *loaded_libraries(void)
+{
+	const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
+	const size_t count = getauxval(AT_PHNUM);
+	const ElfW(Dyn) * dynamic;
+	uintptr_t base = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (headers[i].p_type == PT_PHDR)
+			base = (uintptr_t)headers - headers[i].p_vaddr;
+	for (dynamic = dynamic_of(base, headers, count); dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++)
+		if (dynamic->d_tag == DT_DEBUG && dynamic->d_un.d_ptr != 0)
+			return ((const struct r_debug *)dynamic->d_un.d_ptr)->r_map;
+	return NULL;
+}
+
+static int take_from_headers(struct dl_phdr_info *info, size_t size, void *unused)
+{
+	(void)size;
+	(void)unused;
+	return take_from(
+	        info->dlpi_addr, info->dlpi_name, dynamic_of(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum));
+}
+
+static bool find_in_libc(void)
+{
+	for (const struct link_map *library = loaded_libraries(); library != NULL; library = library->l_next)
+		if (take_from(library->l_addr, library->l_name, library->l_ld))
+			return true;
+	return dl_iterate_phdr(take_from_headers, NULL) != 0; /* a program linked without the debugger's entry */
 }
 
 static void *not_found(void)
@@ -110,7 +169,7 @@ static void *not_found(void)
 
 static dlsym_function *find_dlsym(void)
 {
-	if (atomic_load(&libc_dlsym) == NULL && dl_iterate_phdr(find_in_libc, NULL) == 0)
+	if (atomic_load(&libc_dlsym) == NULL && !find_in_libc())
 		return (dlsym_function *)(void *)not_found;
 	return atomic_load(&libc_dlsym);
 }
@@ -127,7 +186,7 @@ static bool is_driver_name(const char *name)
 		return false;
 	if (name[0] == 'c' && name[1] == 'u')
 		return name[2] >= 'A' && name[2] <= 'Z';
-	return strncmp(name, "nvml", 4) == 0 && name[4] >= 'A' && name[4] <= 'Z';
+	return text_begins(name, "nvml") && name[4] >= 'A' && name[4] <= 'Z';
 }
 
 static void *dlsym_driver_name(void *handle, const char *name)
@@ -140,13 +199,14 @@ static void *dlsym_driver_name(void *handle, const char *name)
 static void *dlvsym_driver_name(void *handle, const char *name, const char *version)
 {
 	void *address = find_dlsym() != NULL && atomic_load(&libc_dlvsym) != NULL
-				? atomic_load(&libc_dlvsym)(handle, name, version)
-				: NULL;
+	                        ? atomic_load(&libc_dlvsym)(handle, name, version)
+	                        : NULL;
 
 	return address == NULL ? NULL : hooks_for_symbol(name, address);
 }
 
-/* Which function a dlsym of `name` goes on in. For RTLD_NEXT, what is next to us is what counts, if it is the driver's. */
+/* Which function a dlsym of `name` goes on in. For RTLD_NEXT, what is next to us is what counts, if it is the driver's.
+ */
 __attribute__((used)) static void *dlsym_target(void *handle, const char *name)
 {
 	if (!is_driver_name(name))
@@ -169,14 +229,14 @@ __attribute__((used)) static void *dlvsym_target(void *handle, const char *name)
 #if defined(__x86_64__)
 #define JUMP_TO(export, target)                                                                                        \
 	__asm__(".text\n.globl " #export "\n.type " #export ", @function\n.balign 16\n" #export ":\n"                  \
-		"\tendbr64\n\tpushq %rdi\n\tpushq %rsi\n\tpushq %rdx\n\tcall " #target "\n"                            \
-		"\tpopq %rdx\n\tpopq %rsi\n\tpopq %rdi\n\tjmp *%rax\n.size " #export ", .-" #export "\n")
+	        "\tendbr64\n\tpushq %rdi\n\tpushq %rsi\n\tpushq %rdx\n\tcall " #target "\n"                            \
+	        "\tpopq %rdx\n\tpopq %rsi\n\tpopq %rdi\n\tjmp *%rax\n.size " #export ", .-" #export "\n")
 #elif defined(__aarch64__)
 #define JUMP_TO(export, target)                                                                                        \
 	__asm__(".text\n.globl " #export "\n.type " #export ", %function\n.balign 16\n" #export ":\n"                  \
-		"\thint #34\n\tstp x29, x30, [sp, #-48]!\n\tmov x29, sp\n\tstp x0, x1, [sp, #16]\n"                    \
-		"\tstr x2, [sp, #32]\n\tbl " #target "\n\tmov x16, x0\n\tldr x2, [sp, #32]\n"                          \
-		"\tldp x0, x1, [sp, #16]\n\tldp x29, x30, [sp], #48\n\tbr x16\n.size " #export ", .-" #export "\n")
+	        "\thint #34\n\tstp x29, x30, [sp, #-48]!\n\tmov x29, sp\n\tstp x0, x1, [sp, #16]\n"                    \
+	        "\tstr x2, [sp, #32]\n\tbl " #target "\n\tmov x16, x0\n\tldr x2, [sp, #32]\n"                          \
+	        "\tldp x0, x1, [sp, #16]\n\tldp x29, x30, [sp], #48\n\tbr x16\n.size " #export ", .-" #export "\n")
 #else
 #error "dlsym needs a jump for this architecture"
 #endif
@@ -196,7 +256,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 }
 
 CUresult cuGetProcAddress_v2(
-	const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
+        const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
 	CUresult result;
 

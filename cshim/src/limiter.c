@@ -14,11 +14,11 @@
 #include "pace.h"
 
 enum {
-	MEASURED_FIRST = 4,     /* launches of a new kernel that are all measured */
-	MEASURED_EVERY = 32,    /* one in so many short ones afterwards */
+	MEASURED_FIRST = 4,               /* launches of a new kernel that are all measured */
+	MEASURED_EVERY = 32,              /* one in so many short ones afterwards */
 	WAIT_SLICE_NS = 10 * 1000 * 1000, /* how late a changed limit or a block may be noticed */
 	LINE_SLICE_NS = 200 * 1000,
-	LINE_PATIENCE = 50,     /* slices for which somebody ahead in the line may not move: he may be dead */
+	LINE_PATIENCE = 50, /* slices for which somebody ahead in the line may not move: he may be dead */
 	LEARN_SLICE_NS = 50 * 1000,
 	LEARN_PATIENCE_NS = 200 * 1000 * 1000,
 	UNKNOWN_COST_NS = 1000 * 1000, /* taken for a kernel that could not be measured */
@@ -35,12 +35,14 @@ static uint64_t now_ns(void)
 
 static void pause_ns(uint64_t nanoseconds)
 {
-	const struct timespec pause = {.tv_sec = (time_t)(nanoseconds / 1000000000u), .tv_nsec = (long)(nanoseconds % 1000000000u)};
+	const struct timespec pause = {
+	        .tv_sec = (time_t)(nanoseconds / 1000000000u), .tv_nsec = (long)(nanoseconds % 1000000000u)};
 
 	nanosleep(&pause, NULL);
 }
 
-/* The place of a kernel in the table of costs. A kernel that falls on another's place takes it over and is learned anew. */
+/* The place of a kernel in the table of costs. A kernel that falls on another's place takes it over and is learned
+ * anew. */
 static unsigned cost_place(struct shim *shim, uint64_t key)
 {
 	const unsigned place = (unsigned)((key * 0x9e3779b97f4a7c15ull) >> 54) % COSTS;
@@ -88,10 +90,10 @@ static void sample_begin(struct launch *launch)
 {
 	launch->start = launch->end = NULL;
 	launch->sampled = driver.cuEventCreate != NULL && driver.cuEventRecord != NULL && driver.cuEventQuery != NULL &&
-			  driver.cuEventElapsedTime != NULL && driver.cuEventDestroy_v2 != NULL &&
-			  driver.cuEventCreate(&launch->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-			  driver.cuEventCreate(&launch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-			  record(launch, launch->start) == CUDA_SUCCESS;
+	                  driver.cuEventElapsedTime != NULL && driver.cuEventDestroy_v2 != NULL &&
+	                  driver.cuEventCreate(&launch->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+	                  driver.cuEventCreate(&launch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+	                  record(launch, launch->start) == CUDA_SUCCESS;
 	if (!launch->sampled && driver.cuEventDestroy_v2 != NULL)
 		events_drop(launch->start, launch->end);
 }
@@ -153,11 +155,13 @@ static void samples_collect(struct shim *shim)
 		result = driver.cuEventQuery(sample.end);
 		if (result == CUDA_ERROR_NOT_READY && sample_put(shim, &sample))
 			continue;
-		if (result == CUDA_SUCCESS && driver.cuEventElapsedTime(&milliseconds, sample.start, sample.end) == CUDA_SUCCESS &&
-			milliseconds >= 0)
+		if (result == CUDA_SUCCESS &&
+		        driver.cuEventElapsedTime(&milliseconds, sample.start, sample.end) == CUDA_SUCCESS &&
+		        milliseconds >= 0)
 			learned(shim, sample.row, &shim->costs[sample.cost], (uint64_t)(milliseconds * 1e6f));
 		else if (result != CUDA_ERROR_NOT_READY)
-			atomic_fetch_add(&shim->costs[sample.cost].measured, 1); /* its context is gone: do not wait for it */
+			atomic_fetch_add(
+			        &shim->costs[sample.cost].measured, 1); /* its context is gone: do not wait for it */
 		events_drop(sample.start, sample.end);
 	}
 }
@@ -172,7 +176,8 @@ static void wait_for_price(struct shim *shim, struct cost *cost)
 		if (atomic_load(&cost->measured) != 0)
 			return;
 		if (waited >= LEARN_PATIENCE_NS || atomic_load(&shim->samples_open) == 0) {
-			atomic_store(&cost->nanoseconds, UNKNOWN_COST_NS); /* it may wait for something that comes after it */
+			atomic_store(&cost->nanoseconds,
+			        UNKNOWN_COST_NS); /* it may wait for something that comes after it */
 			atomic_store(&cost->measured, 1);
 			return;
 		}
@@ -247,7 +252,8 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 	struct cost *cost;
 	uint32_t launches;
 
-	*launch = (struct launch){.stream = stream, .per_thread = per_thread, .row = shim != NULL ? launch_row(shim) : ROW_NONE};
+	*launch = (struct launch){
+	        .stream = stream, .per_thread = per_thread, .row = shim != NULL ? launch_row(shim) : ROW_NONE};
 	if (launch->row < 0)
 		return;
 	launch->shim = shim;
@@ -265,7 +271,7 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 		wait_for_price(shim, cost);
 	pay(shim, launch->row, atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed));
 	if (launches >= MEASURED_FIRST && launches % MEASURED_EVERY != 0 &&
-		atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed) < LONG_KERNEL_NS)
+	        atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed) < LONG_KERNEL_NS)
 		return;
 	if (atomic_load(&shim->captures) == 0) {
 		samples_collect(shim);
@@ -275,7 +281,8 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 
 CUresult limiter_leave(struct launch *launch, CUresult result)
 {
-	const struct sample sample = {.start = launch->start, .end = launch->end, .cost = launch->cost, .row = launch->row};
+	const struct sample sample = {
+	        .start = launch->start, .end = launch->end, .cost = launch->cost, .row = launch->row};
 
 	if (!launch->sampled)
 		return result;

@@ -16,8 +16,8 @@ struct launch {
 	CUevent end;
 };
 
-/* Where a launch may be limited: wait for its turn, pay for it, and prepare to measure it. `key` tells kernels of different
- * cost apart. */
+/* Where a launch may be limited: wait for its turn, pay for it, and prepare to measure it. `key` tells kernels of
+ * different cost apart. */
 void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool per_thread);
 CUresult limiter_leave(struct launch *launch, CUresult result);
 
@@ -44,8 +44,9 @@ static inline bool launch_is_free(void)
 	use = shim_use(shim, row);
 	/* Threads may lose a count to each other: what matters is that it changes. */
 	atomic_store_explicit(
-		&use->launches, atomic_load_explicit(&use->launches, memory_order_relaxed) + 1, memory_order_relaxed);
-	return shim_sm_percent(shim, row) == 100 && __atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) == 0;
+	        &use->launches, atomic_load_explicit(&use->launches, memory_order_relaxed) + 1, memory_order_relaxed);
+	return shim_sm_percent(shim, row) == 100 &&
+	       __atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) == 0;
 }
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "shim.h"
 
-/* Fill grant, ceilings, policy and switches of `shim`. False: no limit was promised. A limit that was promised and cannot
- * be read ends the process. */
+/* Fill grant, ceilings, policy and switches of `shim`. False: no limit was promised. A limit that was promised and
+ * cannot be read ends the process. */
 bool limits_read(struct shim *shim);
 
 /* Fill the private grant's devices, in the order of the container's devices, for limits from the environment. */

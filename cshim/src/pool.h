@@ -1,5 +1,5 @@
-/* pool.h: memory in the order of a stream. The driver takes it for a pool in large pieces and keeps it there after a free,
- * so a pool is charged what the driver says it holds, not what was asked of it. */
+/* pool.h: memory in the order of a stream. The driver takes it for a pool in large pieces and keeps it there after a
+ * free, so a pool is charged what the driver says it holds, not what was asked of it. */
 #ifndef VGPU_POOL_H
 #define VGPU_POOL_H
 

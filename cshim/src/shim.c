@@ -24,8 +24,8 @@ static void wipe_in_child(void)
 	memset(shim_pages, 0, sizeof(*shim_pages));
 }
 
-/* Memory that is zero in every new process. Where the kernel cannot do that (before 4.14), libc's fork handler does, for
- * children made with fork at least. */
+/* Memory that is zero in every new process. Where the kernel cannot do that (before 4.14), libc's fork handler does,
+ * for children made with fork at least. */
 static struct shim *pages_new(void)
 {
 	struct shim *pages = mmap(NULL, sizeof(*pages), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -49,7 +49,8 @@ static void publish_limits(struct shim *shim)
 
 		memcpy(device->uuid, shim->grant->devices[i].uuid, sizeof(device->uuid));
 		shim->uuids[i] = uuid_from_text(shim->grant->devices[i].uuid);
-		atomic_store(&device->limit_bytes, shim_memory_limit(shim, (int)i) == UINT64_MAX ? 0 : shim_memory_limit(shim, (int)i));
+		atomic_store(&device->limit_bytes,
+		        shim_memory_limit(shim, (int)i) == UINT64_MAX ? 0 : shim_memory_limit(shim, (int)i));
 		atomic_store(&device->sm_percent, shim->grant->devices[i].sm_percent);
 	}
 	atomic_store(&shim->region->device_count, shim->grant->device_count);
@@ -79,9 +80,9 @@ static enum shim_state attach_now(struct shim *shim)
 		shim->region = attach_map(path, &fd);
 	if (shim->region == NULL) {
 		log_line(LOG_ERROR,
-			"the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
-			"directory mounted and writable?",
-			path, strerror(errno));
+		        "the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
+		        "directory mounted and writable?",
+		        path, strerror(errno));
 		shim->region = attach_map_private();
 		if (shim->region == NULL)
 			log_stop("no memory for a private region");
@@ -115,14 +116,16 @@ struct shim *shim_attach(void)
 	return state == SHIM_ATTACHED ? shim : NULL;
 }
 
-/* Limits from the environment count devices as the container was given them: NVML's order. Without NVML, the driver's. */
+/* Limits from the environment count devices as the container was given them: NVML's order. Without NVML, the driver's.
+ */
 static void devices_from_nvml(struct shim *shim)
 {
 	char uuids[GRANT_DEVICES][GRANT_UUID_BYTES];
 	unsigned count = 0;
 
 	if (!hooks_load_nvml(true) || nvml.nvmlInit_v2 == NULL || nvml.nvmlDeviceGetCount_v2 == NULL ||
-		nvml.nvmlDeviceGetHandleByIndex_v2 == NULL || nvml.nvmlDeviceGetUUID == NULL || nvml.nvmlInit_v2() != NVML_SUCCESS)
+	        nvml.nvmlDeviceGetHandleByIndex_v2 == NULL || nvml.nvmlDeviceGetUUID == NULL ||
+	        nvml.nvmlInit_v2() != NVML_SUCCESS)
 		return;
 	if (nvml.nvmlDeviceGetCount_v2(&count) != NVML_SUCCESS)
 		count = 0;
@@ -134,12 +137,12 @@ static void devices_from_nvml(struct shim *shim)
 		char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
 
 		if (nvml.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS &&
-			nvml.nvmlDeviceGetUUID(device, text, sizeof(text)) == NVML_SUCCESS)
+		        nvml.nvmlDeviceGetUUID(device, text, sizeof(text)) == NVML_SUCCESS)
 			snprintf(uuids[i], sizeof(uuids[i]), "%.*s", (int)sizeof(uuids[i]) - 1, text);
 	}
 	if (nvml.nvmlShutdown != NULL)
 		(void)nvml.nvmlShutdown();
-	limits_fill_devices(shim, (const char(*)[GRANT_UUID_BYTES])uuids, (int)count);
+	limits_fill_devices(shim, (const char (*)[GRANT_UUID_BYTES])uuids, (int)count);
 }
 
 static void devices_from_driver(struct shim *shim, const struct uuid *ids, int count)
@@ -151,9 +154,10 @@ static void devices_from_driver(struct shim *shim, const struct uuid *ids, int c
 		char *at = uuids[i] + snprintf(uuids[i], sizeof(uuids[i]), "GPU-");
 
 		for (int byte = 0; byte < 16; byte++)
-			at += snprintf(at, 4, "%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "", ids[i].bytes[byte]);
+			at += snprintf(at, 4, "%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "",
+			        ids[i].bytes[byte]);
 	}
-	limits_fill_devices(shim, (const char(*)[GRANT_UUID_BYTES])uuids, count);
+	limits_fill_devices(shim, (const char (*)[GRANT_UUID_BYTES])uuids, count);
 }
 
 static bool device_uuid(CUdevice device, struct uuid *uuid)
@@ -161,7 +165,7 @@ static bool device_uuid(CUdevice device, struct uuid *uuid)
 	CUuuid raw;
 
 	if ((driver.cuDeviceGetUuid_v2 == NULL || driver.cuDeviceGetUuid_v2(&raw, device) != CUDA_SUCCESS) &&
-		(driver.cuDeviceGetUuid == NULL || driver.cuDeviceGetUuid(&raw, device) != CUDA_SUCCESS))
+	        (driver.cuDeviceGetUuid == NULL || driver.cuDeviceGetUuid(&raw, device) != CUDA_SUCCESS))
 		return false;
 	memcpy(uuid->bytes, raw.bytes, sizeof(uuid->bytes));
 	return true;
@@ -179,7 +183,8 @@ static int row_of_ordinal(const struct shim *shim, int ordinal, bool known, cons
 {
 	const int row = known ? row_of_uuid(shim, uuid) : ROW_DENIED;
 
-	/* The environment names places, not devices: one that NVML does not list (MIG) is taken at the driver's place. */
+	/* The environment names places, not devices: one that NVML does not list (MIG) is taken at the driver's place.
+	 */
 	return row == ROW_DENIED && shim->from_environment && ordinal < (int)GRANT_DEVICES ? ordinal : row;
 }
 
@@ -207,8 +212,9 @@ bool shim_map_devices(struct shim *shim)
 	for (int i = 0; i < ORDINALS; i++) {
 		shim->rows[i] = i < count ? row_of_ordinal(shim, i, known[i], &uuids[i]) : ROW_DENIED;
 		if (i < count && shim->rows[i] == ROW_DENIED)
-			log_line(LOG_WARNING, "device %d is not among the container's %u granted devices: allocations on it are refused",
-				i, shim->grant->device_count);
+			log_line(LOG_WARNING,
+			        "device %d is not among the container's %u granted devices: allocations on it are refused",
+			        i, shim->grant->device_count);
 	}
 	shim->device_count = count;
 	if (count == 1 && shim->rows[0] >= 0)
@@ -238,7 +244,7 @@ int shim_row_of_context(struct shim *shim, uint64_t *context)
 
 	*context = 0;
 	if (!hooks_load_driver() || driver.cuCtxGetCurrent == NULL || driver.cuCtxGetDevice == NULL ||
-		driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL)
+	        driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL)
 		return ROW_NONE; /* nothing can be allocated without one: the driver says so */
 	*context = (uint64_t)(uintptr_t)current;
 	place = context_place(shim, *context);
@@ -248,7 +254,8 @@ int shim_row_of_context(struct shim *shim, uint64_t *context)
 			return row;
 	}
 	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
-		return shim->single_row >= 0 ? shim->single_row : ROW_DENIED; /* a context on a device that we cannot name */
+		return shim->single_row >= 0 ? shim->single_row
+		                             : ROW_DENIED; /* a context on a device that we cannot name */
 	row = shim_row_of_device(shim, device);
 	if (row == ROW_NONE && !atomic_load(&shim->mapped))
 		return ROW_NONE;

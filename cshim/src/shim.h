@@ -1,7 +1,8 @@
 /* shim.h: one process's state: its grant, its slot, its devices.
  *
  * A process attaches at its first call that matters (not when it starts, nor at a look-up). Everything that must not be
- * inherited lies in pages that the kernel wipes at fork, so a child starts unattached, with free locks and empty tables.
+ * inherited lies in pages that the kernel wipes at fork, so a child starts unattached, with free locks and empty
+ * tables.
  *
  * A `row` is a device's place in the grant, in the region, and in every array here. Devices are matched by UUID, once.
  */
@@ -22,14 +23,14 @@
 #include "uuid.h"
 
 enum {
-	ROW_NONE = -1,    /* nothing is counted or limited */
-	ROW_DENIED = -2,  /* a device that the grant does not name */
-	ORDINALS = 64,    /* devices that the driver may show */
-	CONTEXTS = 128,   /* contexts remembered with their device */
-	POOLS = 64,       /* memory pools counted as pools */
+	ROW_NONE = -1,   /* nothing is counted or limited */
+	ROW_DENIED = -2, /* a device that the grant does not name */
+	ORDINALS = 64,   /* devices that the driver may show */
+	CONTEXTS = 128,  /* contexts remembered with their device */
+	POOLS = 64,      /* memory pools counted as pools */
 	NVML_HANDLES = 64,
-	COSTS = 1024,     /* kernels whose cost is known at a time */
-	SAMPLES = 64,     /* measurements under way */
+	COSTS = 1024, /* kernels whose cost is known at a time */
+	SAMPLES = 64, /* measurements under way */
 };
 
 enum shim_state {
@@ -107,7 +108,7 @@ struct shim {
 	struct table mappings; /* of VMM: address -> block */
 	struct table blocks;   /* of VMM: what is charged */
 	uint64_t last_block;
-	struct table graphs;   /* executable graphs that allocate */
+	struct table graphs; /* executable graphs that allocate */
 	struct table externals;
 	_Atomic uint32_t pools_used;
 	struct pool pools[POOLS];
@@ -120,8 +121,8 @@ struct shim {
 	spin_lock context_lock;
 	_Atomic int captures; /* streams being captured */
 
-	_Atomic int64_t credit_ns[GRANT_DEVICES];   /* device time paid for and not used */
-	_Atomic uint64_t served_ns[GRANT_DEVICES];  /* this process's virtual time */
+	_Atomic int64_t credit_ns[GRANT_DEVICES];  /* device time paid for and not used */
+	_Atomic uint64_t served_ns[GRANT_DEVICES]; /* this process's virtual time */
 	struct cost costs[COSTS];
 	spin_lock sample_lock;
 	_Atomic int samples_open;

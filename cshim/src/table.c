@@ -35,7 +35,8 @@ static uint32_t place_of(const struct table_shard *shard, uint64_t hash, uint64_
 
 static struct table_entry *entries_new(uint32_t room)
 {
-	void *memory = mmap(NULL, room * sizeof(struct table_entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *memory = mmap(
+	        NULL, room * sizeof(struct table_entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	return memory == MAP_FAILED ? NULL : memory;
 }
@@ -49,7 +50,8 @@ static bool shard_grow(struct table_shard *shard)
 		return false;
 	for (uint32_t i = 0; i < shard->room; i++)
 		if (shard->entries[i].key != 0)
-			larger.entries[place_of(&larger, mix(shard->entries[i].key), shard->entries[i].key)] = shard->entries[i];
+			larger.entries[place_of(&larger, mix(shard->entries[i].key), shard->entries[i].key)] =
+			        shard->entries[i];
 	if (shard->entries != NULL)
 		munmap(shard->entries, shard->room * sizeof(struct table_entry));
 	shard->entries = larger.entries;
@@ -162,4 +164,3 @@ bool table_find_range(struct table *table, uint64_t address, struct table_entry 
 	}
 	return found;
 }
-

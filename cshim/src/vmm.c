@@ -1,11 +1,9 @@
 /* vmm.c: memory without an address (cuMemCreate), mapped into reserved addresses.
  *
- * A block's memory lives until its last handle is released and its last mapping is gone. Blocks have numbers of our own:
- * the driver gives a released handle's value to the next allocation while the old one is still mapped.
- *   handles:  handle -> block (scope), how often it was handed out (tag)
- *   mappings: address -> block (scope), length
- *   blocks:   block -> bytes, handles (tag), mappings (scope)
- * One short lock orders the three; it is not held while the driver works.
+ * A block's memory lives until its last handle is released and its last mapping is gone. Blocks have numbers of our
+ * own: the driver gives a released handle's value to the next allocation while the old one is still mapped. handles:
+ * handle -> block (scope), how often it was handed out (tag) mappings: address -> block (scope), length blocks:   block
+ * -> bytes, handles (tag), mappings (scope) One short lock orders the three; it is not held while the driver works.
  */
 #include "charge.h"
 #include "log.h"
@@ -31,7 +29,8 @@ static void handle_add(struct shim *shim, uint64_t handle, uint64_t block)
 	(void)table_take(&shim->handles, handle, &entry);
 	entry.tag++;
 	if (!table_put(&shim->handles, &entry))
-		log_line(LOG_ERROR, "no memory to remember an allocation handle: it stays charged until this process ends");
+		log_line(LOG_ERROR,
+		        "no memory to remember an allocation handle: it stays charged until this process ends");
 }
 
 /* Returns the block, 0 for a handle that is not charged (imported, or memory of the host). */
@@ -46,7 +45,8 @@ static uint64_t handle_remove(struct shim *shim, uint64_t handle)
 	return entry.scope;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+CUresult cuMemCreate(
+        CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	const bool on_device = prop != NULL && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -95,7 +95,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return result;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult cuMemMap(
+        CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	struct table_entry entry;

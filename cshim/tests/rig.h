@@ -1,5 +1,5 @@
-/* rig.h: a container in small, in the current directory: fake cards, a grant, a region. The test process itself runs under
- * the shim; it attaches at its first CUDA call, so what is set up before counts. */
+/* rig.h: a container in small, in the current directory: fake cards, a grant, a region. The test process itself runs
+ * under the shim; it attaches at its first CUDA call, so what is set up before counts. */
 #ifndef TEST_RIG_H
 #define TEST_RIG_H
 
@@ -51,7 +51,7 @@ static inline void rig_cards(int count, uint64_t memory_bytes)
 	CHECK(file != NULL);
 	for (int i = 0; i < count; i++)
 		fprintf(file, "uuid=%s memory_mib=%llu util=%d name=Fake-%d\n", rig_uuid(i),
-			(unsigned long long)(memory_bytes >> 20), 10 * (i + 1), i);
+		        (unsigned long long)(memory_bytes >> 20), 10 * (i + 1), i);
 	fclose(file);
 	setenv("FAKE_GPU_CONFIG", path, 1);
 }

@@ -198,17 +198,17 @@ static void a_program_without_cuda_maps_nothing(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-		TEST(the_environment_limits_where_there_is_no_grant),
-		TEST(the_environment_counts_devices_as_the_container_has_them),
-		TEST(the_environment_can_only_lower_a_grant),
-		TEST(the_environment_cannot_raise_a_grant),
-		TEST(the_agents_own_value_in_the_environment_does_not_hold_a_resize_back),
-		TEST(an_unreadable_limit_stops_the_process),
-		TEST(a_damaged_grant_stops_the_process),
-		TEST(a_grant_that_is_being_written_is_waited_for),
-		TEST(without_any_limit_nothing_happens),
-		TEST(a_region_that_cannot_be_written_leaves_the_process_its_own_limit),
-		TEST(a_program_without_cuda_maps_nothing),
+	        TEST(the_environment_limits_where_there_is_no_grant),
+	        TEST(the_environment_counts_devices_as_the_container_has_them),
+	        TEST(the_environment_can_only_lower_a_grant),
+	        TEST(the_environment_cannot_raise_a_grant),
+	        TEST(the_agents_own_value_in_the_environment_does_not_hold_a_resize_back),
+	        TEST(an_unreadable_limit_stops_the_process),
+	        TEST(a_damaged_grant_stops_the_process),
+	        TEST(a_grant_that_is_being_written_is_waited_for),
+	        TEST(without_any_limit_nothing_happens),
+	        TEST(a_region_that_cannot_be_written_leaves_the_process_its_own_limit),
+	        TEST(a_program_without_cuda_maps_nothing),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

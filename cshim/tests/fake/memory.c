@@ -104,7 +104,8 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
+CUresult cuMemAllocPitch_v2(
+        CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
 {
 	uint64_t address;
 	CUresult result;
@@ -121,7 +122,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
-	unsigned int ElementSizeBytes)
+        unsigned int ElementSizeBytes)
 {
 	uint64_t address;
 	CUresult result;
@@ -228,7 +229,8 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 static uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	const uint64_t texel = desc->Format == CU_AD_FORMAT_FLOAT ? 4u : desc->Format == CU_AD_FORMAT_HALF ? 2u : 1u;
-	uint64_t bytes = 0, width = desc->Width, height = desc->Height ? desc->Height : 1, depth = desc->Depth ? desc->Depth : 1;
+	uint64_t bytes = 0, width = desc->Width, height = desc->Height ? desc->Height : 1,
+	         depth = desc->Depth ? desc->Depth : 1;
 
 	for (unsigned i = 0; i < levels; i++) {
 		bytes += width * height * depth * desc->NumChannels * texel;
@@ -262,7 +264,7 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *desc)
 
 	ENTER();
 	full = (CUDA_ARRAY3D_DESCRIPTOR){
-		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
+	        .Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
 	return array_create((void **)pHandle, array_size(&full, 1));
 }
 
@@ -272,7 +274,7 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 
 	ENTER();
 	full = (CUDA_ARRAY3D_DESCRIPTOR){
-		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
+	        .Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
 	return array_create((void **)pHandle, array_size(&full, 1));
 }
 
@@ -287,8 +289,11 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *des
 	CUDA_ARRAY3D_DESCRIPTOR full;
 
 	ENTER();
-	full = (CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width, .Height = desc->Height, .Depth = desc->Depth,
-		.Format = desc->Format, .NumChannels = desc->NumChannels};
+	full = (CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width,
+	        .Height = desc->Height,
+	        .Depth = desc->Depth,
+	        .Format = desc->Format,
+	        .NumChannels = desc->NumChannels};
 	return array_create((void **)pHandle, array_size(&full, 1));
 }
 
@@ -338,7 +343,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requiremen
 }
 
 CUresult cuMipmappedArrayGetMemoryRequirements(
-	CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray mipmap, CUdevice device)
+        CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray mipmap, CUdevice device)
 {
 	(void)device;
 	ENTER();
@@ -488,8 +493,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 	ENTER();
 	pthread_mutex_lock(&lock);
 	*(cuuint64_t *)value = attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
-		: attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT		    ? pool->used
-									    : pool->threshold;
+	                       : attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT   ? pool->used
+	                                                                    : pool->threshold;
 	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }
@@ -535,7 +540,8 @@ static void block_drop(struct block *block)
 	free(block);
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+CUresult cuMemCreate(
+        CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	const int card = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? fake_card(prop->location.id) : -1;
 	struct block *block;
@@ -579,7 +585,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return block != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags)
+CUresult cuMemAddressReserve(
+        CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags)
 {
 	(void)alignment;
 	(void)addr;
@@ -597,7 +604,8 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult cuMemMap(
+        CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	struct table_entry entry = {.key = ptr, .bytes = size};
 

@@ -1,6 +1,6 @@
-/* state.h: the fake cards of a machine: a file that every process using them maps, as the real driver's kernel module is
- * one for all. Written for tests and rigs: plain, one lock, no speed. It shares no code with the library that it tests but
- * the interface's declarations and the hash table.
+/* state.h: the fake cards of a machine: a file that every process using them maps, as the real driver's kernel module
+ * is one for all. Written for tests and rigs: plain, one lock, no speed. It shares no code with the library that it
+ * tests but the interface's declarations and the hash table.
  *
  *   FAKE_GPU_CONFIG  text, one card a line: uuid=GPU-... memory_mib=81920 [name=...] [util=40] [context_mib=0]
  *   FAKE_GPU_STATE   the file; default is the configuration's path and ".state"; without either, cards of one's own
@@ -59,7 +59,8 @@ bool fake_take(int device, uint64_t bytes);
 void fake_give(int device, uint64_t bytes);
 uint64_t fake_used(int device);
 
-/* Cards that this process may see, as NVIDIA_VISIBLE_DEVICES (and with `cuda`, CUDA_VISIBLE_DEVICES) say; returns how many. */
+/* Cards that this process may see, as NVIDIA_VISIBLE_DEVICES (and with `cuda`, CUDA_VISIBLE_DEVICES) say; returns how
+ * many. */
 int fake_visible(bool cuda, int devices[FAKE_DEVICES]);
 
 /* Run for `ns` on a card no earlier than `from_ns`; returns when it ends. */

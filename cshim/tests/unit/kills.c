@@ -1,5 +1,5 @@
-/* Sixteen processes reserve and give back as fast as they can, and are killed at random: after each kill what is charged is
- * exactly what the living hold. VGPU_ROUNDS says how often (default 100). */
+/* Sixteen processes reserve and give back as fast as they can, and are killed at random: after each kill what is
+ * charged is exactly what the living hold. VGPU_ROUNDS says how often (default 100). */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/mman.h>
@@ -188,8 +188,8 @@ static void a_stopped_process_holds_nobody_up(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-		TEST(usage_is_exact_after_every_kill),
-		TEST(a_stopped_process_holds_nobody_up),
+	        TEST(usage_is_exact_after_every_kill),
+	        TEST(a_stopped_process_holds_nobody_up),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }
