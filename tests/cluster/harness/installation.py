@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -56,6 +57,8 @@ class Installation:
         self.nodes: dict[str, Node] = {}
         self.ports: dict[str, dict[str, Any]] = {}
         self.nats_url = ""
+        self.cards: dict[str, list[str]] = {}
+        """UUIDs of each node's cards, in the order of their indexes."""
         self._say = say
         self._janitor: asyncio.subprocess.Process | None = None
 
@@ -148,6 +151,8 @@ class Installation:
         self._say(f"starting {', '.join(services)}")
         for name, (module, environ) in services.items():
             self._define(name, module, environ)
+        for node in self.nodes:
+            self.processes[agent_process(node)].environ["HAMI_CDI_BASE_SPEC"] = str(self._driver_spec(node))
         await asyncio.gather(*(self._start_service(name) for name in services))
         self._say("starting kube-scheduler")
         await self.plane.start_program(KUBE_SCHEDULER, *self._scheduler_arguments())
@@ -164,7 +169,31 @@ class Installation:
         inventory = await ProfileHardware(agent_profile.read(content), node=node.name).scan()
         lines = [f"uuid={card.uuid} name={card.type.replace(' ', '-')} memory_mib={card.memory_mib}\n" for card in inventory.devices]
         node.folder.cards.write_text("".join(lines))
+        self.cards[node.name] = [card.uuid for card in inventory.devices]
         await node.start()
+
+    def _driver_spec(self, node: str) -> Path:
+        """What ``nvidia-ctk cdi generate`` would write: a device node for each card (here it is ``/dev/null`` under another name) and one for all."""
+        folder = self.nodes[node].root / "dev"
+        folder.mkdir(exist_ok=True)
+
+        def device(name: str) -> dict[str, str]:
+            path = folder / name
+            if not path.exists():
+                os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            return {"path": f"/dev/{name}", "hostPath": str(path), "permissions": "rw"}
+
+        spec = {
+            "cdiVersion": "0.5.0",
+            "kind": "nvidia.com/gpu",
+            "containerEdits": {"deviceNodes": [device("nvidiactl")]},
+            "devices": [
+                {"name": uuid, "containerEdits": {"deviceNodes": [device(f"nvidia{index}")]}} for index, uuid in enumerate(self.cards[node])
+            ],
+        }
+        path = self.nodes[node].root / "driver.yaml"
+        path.write_bytes(msgspec.yaml.encode(spec))
+        return path
 
     async def _start_nats(self) -> None:
         port = ports.free()
