@@ -49,7 +49,7 @@ struct grant_device {
 	char uuid[GRANT_UUID_BYTES];   /* "GPU-..." or "MIG-...", NUL-terminated */
 	uint64_t memory_limit_bytes;   /* 1 .. GRANT_MEMORY_CEILING; 0 only with WHOLE or MEMORY_UNLIMITED */
 	uint64_t started_with_bytes;   /* the limit when the container started: that value in the environment is the
-	                                  agent's */
+					  agent's */
 	uint64_t context_bytes;        /* charged per process for the driver's own context; 0 when not known */
 	uint32_t sm_percent;           /* 1 .. 99 limits; 0 and 100 do not */
 	uint32_t flags;                /* enum grant_device_flag */
@@ -76,11 +76,11 @@ struct grant {
 	/* live from here */
 	uint64_t generation;       /* even: settled; odd: being written */
 	uint64_t blocked_until_ns; /* CLOCK_MONOTONIC: no kernel starts before; a lease, so a dead agent blocks nobody
-	                              for long */
+				      for long */
 	uint32_t core_switch;      /* 1: the default policy limits compute now */
 	uint32_t live_reserved[11];
 	uint64_t overhead_bytes[GRANT_DEVICES]; /* what the driver uses beyond what the region accounts for, seen from
-	                                           the host */
+						   the host */
 };
 
 #define GRANT_CHECKED_OFFSET offsetof(struct grant, size)
@@ -158,8 +158,8 @@ static inline enum grant_fault grant_judge(const struct grant *grant, size_t len
 	if (grant->checksum != grant_checksum(grant))
 		return GRANT_BAD_CHECKSUM;
 	if (grant->size != sizeof(*grant) || grant->device_count == 0 || grant->device_count > GRANT_DEVICES ||
-	        grant->core_policy > GRANT_CORE_DISABLE ||
-	        !grant_text_ends(grant->region_path, sizeof(grant->region_path)))
+		grant->core_policy > GRANT_CORE_DISABLE ||
+		!grant_text_ends(grant->region_path, sizeof(grant->region_path)))
 		return GRANT_BAD_FIELD;
 	for (uint32_t i = 0; i < grant->device_count; i++)
 		if (!grant_device_valid(&grant->devices[i]))
@@ -170,13 +170,13 @@ static inline enum grant_fault grant_judge(const struct grant *grant, size_t len
 static inline const char *grant_fault_text(enum grant_fault fault)
 {
 	static const char *const texts[] = {
-	        [GRANT_OK] = "is valid",
-	        [GRANT_TOO_SHORT] = "is too short",
-	        [GRANT_NOT_A_GRANT] = "is not a grant file",
-	        [GRANT_OTHER_VERSION] = "has another version than this library",
-	        [GRANT_BEING_WRITTEN] = "was left half written",
-	        [GRANT_BAD_CHECKSUM] = "does not match its checksum",
-	        [GRANT_BAD_FIELD] = "has a field out of range",
+		[GRANT_OK] = "is valid",
+		[GRANT_TOO_SHORT] = "is too short",
+		[GRANT_NOT_A_GRANT] = "is not a grant file",
+		[GRANT_OTHER_VERSION] = "has another version than this library",
+		[GRANT_BEING_WRITTEN] = "was left half written",
+		[GRANT_BAD_CHECKSUM] = "does not match its checksum",
+		[GRANT_BAD_FIELD] = "has a field out of range",
 	};
 	return texts[fault];
 }

@@ -81,25 +81,25 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory);
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos);
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos);
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *infos);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *infos);
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(
-        nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
+	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
-        unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp);
+	unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp);
 
 #endif
 #endif

@@ -72,7 +72,7 @@ static inline int quantity_shift(const char *unit, size_t length)
 		if ((unit[0] | 0x20) != letters[i])
 			continue;
 		if (length == 1 || quantity_is_word(unit + 1, length - 1, "i") ||
-		        quantity_is_word(unit + 1, length - 1, "b") || quantity_is_word(unit + 1, length - 1, "ib"))
+			quantity_is_word(unit + 1, length - 1, "b") || quantity_is_word(unit + 1, length - 1, "ib"))
 			return 10 * (i + 1);
 	}
 	return -1;

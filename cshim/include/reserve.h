@@ -80,7 +80,7 @@ static inline uint64_t reserve_total(struct region *region, unsigned device)
 
 /* Take `bytes` for slot `slot`, if they stay within `limit_bytes` with `overhead_bytes` counted as used. */
 static inline bool reserve_take(struct region *region, unsigned device, unsigned slot, uint64_t bytes,
-        uint64_t overhead_bytes, uint64_t limit_bytes)
+	uint64_t overhead_bytes, uint64_t limit_bytes)
 {
 	struct region_use *use = &region->slots[slot].use[device];
 	_Atomic uint64_t *turn_word = &region->devices[device].turn;
@@ -99,7 +99,7 @@ static inline bool reserve_take(struct region *region, unsigned device, unsigned
 			continue;
 		}
 		if (!quota_admits(quota_add(total, overhead_bytes), bytes, limit_bytes) ||
-		        !quota_admits(total, bytes, REGION_BYTES_MASK))
+			!quota_admits(total, bytes, REGION_BYTES_MASK))
 			return false;
 		won = ((turn >> 10) + 1) << 10 | slot;
 		used = atomic_load_explicit(&use->used, memory_order_relaxed);

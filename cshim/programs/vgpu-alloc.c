@@ -14,21 +14,21 @@
 #include "cuda_abi.h"
 
 static const char usage[] =
-        "Usage: vgpu-alloc [options]\n"
-        "Allocate device memory through the CUDA driver, print one line of JSON, hold it, and free it.\n"
-        "\n"
-        "  --mib N            MiB to allocate in one piece (default 0: none)\n"
-        "  --step-mib N       allocate in pieces of N MiB instead, until --mib is reached or one is refused\n"
-        "  --device N         CUDA ordinal of the device (default 0)\n"
-        "  --hold-seconds S   keep it for S seconds, or for ever with -1 (default 0)\n"
-        "  --kernel NAME      meanwhile launch this kernel again and again; on the fake driver a name such as\n"
-        "                     spin_100us says how long it runs\n"
-        "  --help             this text\n"
-        "\n"
-        "The line has: pid, device, asked_mib, allocated_mib, result (CUDA's number for the first call that failed, 0 for\n"
-        "none), call (its name), free_mib and total_mib as cuMemGetInfo shows them afterwards. With --kernel a second line\n"
-        "follows at the end: launches, seconds.\n"
-        "Exit status: 0 when all was allocated, 2 when memory was refused, 1 when there is no driver or another call failed.\n";
+	"Usage: vgpu-alloc [options]\n"
+	"Allocate device memory through the CUDA driver, print one line of JSON, hold it, and free it.\n"
+	"\n"
+	"  --mib N            MiB to allocate in one piece (default 0: none)\n"
+	"  --step-mib N       allocate in pieces of N MiB instead, until --mib is reached or one is refused\n"
+	"  --device N         CUDA ordinal of the device (default 0)\n"
+	"  --hold-seconds S   keep it for S seconds, or for ever with -1 (default 0)\n"
+	"  --kernel NAME      meanwhile launch this kernel again and again; on the fake driver a name such as\n"
+	"                     spin_100us says how long it runs\n"
+	"  --help             this text\n"
+	"\n"
+	"The line has: pid, device, asked_mib, allocated_mib, result (CUDA's number for the first call that failed, 0 for\n"
+	"none), call (its name), free_mib and total_mib as cuMemGetInfo shows them afterwards. With --kernel a second line\n"
+	"follows at the end: launches, seconds.\n"
+	"Exit status: 0 when all was allocated, 2 when memory was refused, 1 when there is no driver or another call failed.\n";
 
 static struct {
 	__typeof__(cuInit) *init;
@@ -106,7 +106,7 @@ static long number(const char *option, const char *text, long most)
 	value = strtol(text, &end, 10);
 	if (errno != 0 || end == text || *end != '\0' || value < 0 || value > most) {
 		fprintf(stderr, "vgpu-alloc: --%s: %s given, a whole number from 0 to %ld is accepted\n", option, text,
-		        most);
+			most);
 		exit(1);
 	}
 	return value;
@@ -115,9 +115,9 @@ static long number(const char *option, const char *text, long most)
 static struct options parse(int argc, char **argv)
 {
 	static const struct option names[] = {{"mib", required_argument, NULL, 'm'},
-	        {"step-mib", required_argument, NULL, 's'}, {"device", required_argument, NULL, 'd'},
-	        {"hold-seconds", required_argument, NULL, 'h'}, {"kernel", required_argument, NULL, 'k'},
-	        {"help", no_argument, NULL, '?'}, {0}};
+		{"step-mib", required_argument, NULL, 's'}, {"device", required_argument, NULL, 'd'},
+		{"hold-seconds", required_argument, NULL, 'h'}, {"kernel", required_argument, NULL, 'k'},
+		{"help", no_argument, NULL, '?'}, {0}};
 	struct options options = {0};
 
 	for (int option; (option = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -155,8 +155,8 @@ static void allocate(const struct options *options, struct outcome *outcome)
 	CUdeviceptr pointer;
 
 	if (!called(outcome, "cuInit", cuda.init(0)) ||
-	        !called(outcome, "cuDevicePrimaryCtxRetain", cuda.retain(&context, options->device)) ||
-	        !called(outcome, "cuCtxSetCurrent", cuda.set_current(context)))
+		!called(outcome, "cuDevicePrimaryCtxRetain", cuda.retain(&context, options->device)) ||
+		!called(outcome, "cuCtxSetCurrent", cuda.set_current(context)))
 		return;
 	while (outcome->allocated_mib + step <= options->mib && step > 0) {
 		if (!called(outcome, "cuMemAlloc", cuda.alloc(&pointer, (size_t)step << 20)))
@@ -182,8 +182,8 @@ static void hold(const struct options *options, const struct outcome *outcome)
 	unsigned long launches = 0;
 
 	if (options->kernel != NULL && outcome->result == CUDA_SUCCESS &&
-	        (cuda.load(&module, "") != CUDA_SUCCESS ||
-	                cuda.function(&function, module, options->kernel) != CUDA_SUCCESS))
+		(cuda.load(&module, "") != CUDA_SUCCESS ||
+			cuda.function(&function, module, options->kernel) != CUDA_SUCCESS))
 		function = NULL;
 	while (!stopped && (options->hold_seconds < 0 || seconds_now() - started < options->hold_seconds)) {
 		if (function == NULL) {
@@ -211,8 +211,8 @@ int main(int argc, char **argv)
 	(void)cuda.info(&free_bytes, &total_bytes);
 	printf("{\"pid\": %d, \"device\": %d, \"asked_mib\": %ld, \"allocated_mib\": %ld, \"result\": %d, \"call\": \"%s\", "
 	       "\"free_mib\": %zu, \"total_mib\": %zu}\n",
-	        (int)getpid(), options.device, options.mib, outcome.allocated_mib, (int)outcome.result, outcome.call,
-	        free_bytes >> 20, total_bytes >> 20);
+		(int)getpid(), options.device, options.mib, outcome.allocated_mib, (int)outcome.result, outcome.call,
+		free_bytes >> 20, total_bytes >> 20);
 	fflush(stdout);
 	hold(&options, &outcome);
 	return outcome.result == CUDA_SUCCESS ? 0 : outcome.result == CUDA_ERROR_OUT_OF_MEMORY ? 2 : 1;

@@ -11,14 +11,14 @@
 enum { PROCESSES = 1024 };
 
 static const char usage[] =
-        "Usage: vgpu-smi [--json]\n"
-        "Show each device with its memory and its processes, as NVML tells them.\n"
-        "\n"
-        "  --json   one line: {\"devices\": [{index, uuid, name, total_mib, used_mib, free_mib, gpu_percent,\n"
-        "           processes: [{pid, used_mib}]}]}\n"
-        "  --help   this text\n"
-        "\n"
-        "Exit status: 0, or 1 when there is no NVML or one of its calls failed.\n";
+	"Usage: vgpu-smi [--json]\n"
+	"Show each device with its memory and its processes, as NVML tells them.\n"
+	"\n"
+	"  --json   one line: {\"devices\": [{index, uuid, name, total_mib, used_mib, free_mib, gpu_percent,\n"
+	"           processes: [{pid, used_mib}]}]}\n"
+	"  --help   this text\n"
+	"\n"
+	"Exit status: 0, or 1 when there is no NVML or one of its calls failed.\n";
 
 static struct {
 	__typeof__(nvmlInit_v2) *init;
@@ -69,7 +69,7 @@ static void load(void)
 	call.memory = (__typeof__(nvmlDeviceGetMemoryInfo) *)find(library, "nvmlDeviceGetMemoryInfo");
 	call.utilisation = (__typeof__(nvmlDeviceGetUtilizationRates) *)find(library, "nvmlDeviceGetUtilizationRates");
 	call.processes = (__typeof__(nvmlDeviceGetComputeRunningProcesses_v3) *)find(
-	        library, "nvmlDeviceGetComputeRunningProcesses_v3");
+		library, "nvmlDeviceGetComputeRunningProcesses_v3");
 }
 
 static void read_device(unsigned int index, struct device *device)
@@ -79,10 +79,10 @@ static void read_device(unsigned int index, struct device *device)
 	memset(device, 0, sizeof(*device));
 	device->process_count = PROCESSES;
 	if (call.handle(index, &handle) != NVML_SUCCESS ||
-	        call.uuid(handle, device->uuid, sizeof(device->uuid)) != NVML_SUCCESS ||
-	        call.name(handle, device->name, sizeof(device->name)) != NVML_SUCCESS ||
-	        call.memory(handle, &device->memory) != NVML_SUCCESS ||
-	        call.processes(handle, &device->process_count, device->processes) != NVML_SUCCESS)
+		call.uuid(handle, device->uuid, sizeof(device->uuid)) != NVML_SUCCESS ||
+		call.name(handle, device->name, sizeof(device->name)) != NVML_SUCCESS ||
+		call.memory(handle, &device->memory) != NVML_SUCCESS ||
+		call.processes(handle, &device->process_count, device->processes) != NVML_SUCCESS)
 		fail("a device does not answer");
 	(void)call.utilisation(handle, &device->utilisation); /* not every card has it */
 }
@@ -91,18 +91,18 @@ static void print_json(unsigned int index, const struct device *device)
 {
 	printf("%s{\"index\": %u, \"uuid\": \"%s\", \"name\": \"%s\", \"total_mib\": %llu, \"used_mib\": %llu, \"free_mib\": "
 	       "%llu, \"gpu_percent\": %u, \"processes\": [",
-	        index > 0 ? ", " : "", index, device->uuid, device->name, device->memory.total >> 20,
-	        device->memory.used >> 20, device->memory.free >> 20, device->utilisation.gpu);
+		index > 0 ? ", " : "", index, device->uuid, device->name, device->memory.total >> 20,
+		device->memory.used >> 20, device->memory.free >> 20, device->utilisation.gpu);
 	for (unsigned int i = 0; i < device->process_count; i++)
 		printf("%s{\"pid\": %u, \"used_mib\": %llu}", i > 0 ? ", " : "", device->processes[i].pid,
-		        device->processes[i].usedGpuMemory >> 20);
+			device->processes[i].usedGpuMemory >> 20);
 	printf("]}");
 }
 
 static void print_table(unsigned int index, const struct device *device)
 {
 	printf("%-3u %-24.24s %8llu / %8llu MiB %4u %%  %s\n", index, device->name, device->memory.used >> 20,
-	        device->memory.total >> 20, device->utilisation.gpu, device->uuid);
+		device->memory.total >> 20, device->utilisation.gpu, device->uuid);
 	for (unsigned int i = 0; i < device->process_count; i++)
 		printf("    pid %-20u %8llu MiB\n", device->processes[i].pid, device->processes[i].usedGpuMemory >> 20);
 }

@@ -61,8 +61,8 @@ static uint64_t array_bytes(const struct charge *charge, CUresult result, const 
 	CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
 
 	if (charge->shim == NULL || charge->bytes == 0 || result != CUDA_SUCCESS ||
-	        driver.cuArrayGetMemoryRequirements == NULL ||
-	        driver.cuArrayGetMemoryRequirements(&requirements, *array, current_device()) != CUDA_SUCCESS)
+		driver.cuArrayGetMemoryRequirements == NULL ||
+		driver.cuArrayGetMemoryRequirements(&requirements, *array, current_device()) != CUDA_SUCCESS)
 		return charge->bytes;
 	return requirements.size;
 }
@@ -72,8 +72,8 @@ static uint64_t mipmap_bytes(const struct charge *charge, CUresult result, const
 	CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
 
 	if (charge->shim == NULL || charge->bytes == 0 || result != CUDA_SUCCESS ||
-	        driver.cuMipmappedArrayGetMemoryRequirements == NULL ||
-	        driver.cuMipmappedArrayGetMemoryRequirements(&requirements, *mipmap, current_device()) != CUDA_SUCCESS)
+		driver.cuMipmappedArrayGetMemoryRequirements == NULL ||
+		driver.cuMipmappedArrayGetMemoryRequirements(&requirements, *mipmap, current_device()) != CUDA_SUCCESS)
 		return charge->bytes;
 	return requirements.size;
 }
@@ -83,7 +83,7 @@ static CUresult settle(struct charge *charge, CUresult result, const CUarray *ar
 	const uint64_t bytes = array_bytes(charge, result, array);
 
 	return charge_settle(charge, charge->shim != NULL ? &charge->shim->arrays : NULL, result,
-	        array != NULL ? (uint64_t)(uintptr_t)*array : 0, bytes, KIND_ARRAY);
+		array != NULL ? (uint64_t)(uintptr_t)*array : 0, bytes, KIND_ARRAY);
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *desc)
@@ -94,9 +94,9 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *desc)
 	REAL(cuArrayCreate_v2);
 	if (desc != NULL)
 		full = (CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width,
-		        .Height = desc->Height,
-		        .Format = desc->Format,
-		        .NumChannels = desc->NumChannels};
+			.Height = desc->Height,
+			.Format = desc->Format,
+			.NumChannels = desc->NumChannels};
 	if (!charge_begin(&charge, array_estimate(&full, 1)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return settle(&charge, driver.cuArrayCreate_v2(pHandle, desc), pHandle);
@@ -110,9 +110,9 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 	REAL(cuArrayCreate);
 	if (desc != NULL)
 		full = (CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width,
-		        .Height = desc->Height,
-		        .Format = desc->Format,
-		        .NumChannels = desc->NumChannels};
+			.Height = desc->Height,
+			.Format = desc->Format,
+			.NumChannels = desc->NumChannels};
 	if (!charge_begin(&charge, array_estimate(&full, 1)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return settle(&charge, driver.cuArrayCreate(pHandle, desc), pHandle);
@@ -136,12 +136,12 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *des
 	REAL(cuArray3DCreate);
 	if (desc != NULL)
 		full = (CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width,
-		        .Height = desc->Height,
-		        .Depth = desc->Depth,
+			.Height = desc->Height,
+			.Depth = desc->Depth,
 
-		        .Format = desc->Format,
-		        .NumChannels = desc->NumChannels,
-		        .Flags = desc->Flags};
+			.Format = desc->Format,
+			.NumChannels = desc->NumChannels,
+			.Flags = desc->Flags};
 	if (!charge_begin(&charge, array_estimate(&full, 1)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return settle(&charge, driver.cuArray3DCreate(pHandle, desc), pHandle);
@@ -159,7 +159,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
 	result = driver.cuMipmappedArrayCreate(pHandle, desc, levels);
 	bytes = mipmap_bytes(&charge, result, pHandle);
 	return charge_settle(&charge, charge.shim != NULL ? &charge.shim->arrays : NULL, result,
-	        pHandle != NULL ? (uint64_t)(uintptr_t)*pHandle : 0, bytes, KIND_ARRAY);
+		pHandle != NULL ? (uint64_t)(uintptr_t)*pHandle : 0, bytes, KIND_ARRAY);
 }
 
 static CUresult destroyed(struct shim *shim, bool known, const struct table_entry *entry, CUresult result)

@@ -95,7 +95,7 @@ static bool is_unlocked(const char *path, unsigned slot)
 }
 
 static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t owner, const struct process_self *self,
-        const char *path)
+	const char *path)
 {
 	const uint64_t namespace = atomic_load(&slot->namespace);
 
@@ -122,7 +122,7 @@ static void clear_slot(struct region *region, unsigned number, uint64_t owner)
 	for (unsigned device = 0; device < REGION_DEVICES; device++) {
 		struct region_use *use = &slot->use[device];
 		_Atomic uint64_t *const words[] = {&use->claim, &use->context_bytes, &use->external_bytes,
-		        &use->launches, &use->busy_ns, &use->waiting};
+			&use->launches, &use->busy_ns, &use->waiting};
 
 		/* First what its last reservation may still bring it, then what it has. */
 		reserve_settle(region, device, atomic_load(&region->devices[device].turn));
@@ -157,7 +157,7 @@ static unsigned own_slot(struct region *region, const struct process_self *self)
 {
 	for (unsigned i = 0; i < region_slots_in_use(region); i++)
 		if (atomic_load(&region->slots[i].owner) == self->owner &&
-		        atomic_load(&region->slots[i].namespace) == self->namespace)
+			atomic_load(&region->slots[i].namespace) == self->namespace)
 			return i;
 	return NO_SLOT;
 }

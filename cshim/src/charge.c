@@ -1,6 +1,7 @@
 #include <signal.h>
 
 #include "charge.h"
+#include "legacy.h"
 #include "log.h"
 #include "pool.h"
 #include "reserve.h"
@@ -12,14 +13,22 @@ static uint64_t overhead(struct shim *shim, int row)
 	return __atomic_load_n(&shim->grant->overhead_bytes[row], __ATOMIC_RELAXED);
 }
 
+/* The end of a change: show it, and let the next thread in. */
+static void settled(struct shim *shim, int row)
+{
+	if (__builtin_expect(shim->legacy != NULL, 0))
+		legacy_show(shim, row);
+	spin_give(&shim->reserve_locks[row]);
+}
+
 static bool take(struct shim *shim, int row, uint64_t bytes)
 {
 	bool taken;
 
 	spin_take(&shim->reserve_locks[row]);
 	taken = reserve_take(
-	        shim->region, (unsigned)row, shim->slot, bytes, overhead(shim, row), shim_memory_limit(shim, row));
-	spin_give(&shim->reserve_locks[row]);
+		shim->region, (unsigned)row, shim->slot, bytes, overhead(shim, row), shim_memory_limit(shim, row));
+	settled(shim, row);
 	return taken;
 }
 
@@ -40,7 +49,7 @@ static void kill_largest(struct shim *shim, int row)
 	if (owner == 0)
 		return;
 	log_line(LOG_ERROR, "out of memory on device %s: killing process %u, which holds %llu MiB",
-	        shim_device(shim, row)->uuid, process_owner_pid(owner), (unsigned long long)(most >> 20));
+		shim_device(shim, row)->uuid, process_owner_pid(owner), (unsigned long long)(most >> 20));
 	(void)kill((pid_t)process_owner_pid(owner), SIGKILL);
 }
 
@@ -57,8 +66,8 @@ bool charge_take(struct shim *shim, int row, uint64_t bytes)
 	if (shim->oom_killer)
 		kill_largest(shim, row);
 	log_line(LOG_WARNING, "%llu MiB more do not fit into the limit of %llu MiB on device %s, %llu MiB are in use",
-	        (unsigned long long)(bytes >> 20), (unsigned long long)(shim_memory_limit(shim, row) >> 20),
-	        shim_device(shim, row)->uuid, (unsigned long long)(charge_used(shim, row) >> 20));
+		(unsigned long long)(bytes >> 20), (unsigned long long)(shim_memory_limit(shim, row) >> 20),
+		shim_device(shim, row)->uuid, (unsigned long long)(charge_used(shim, row) >> 20));
 	return false;
 }
 
@@ -66,14 +75,14 @@ void charge_force(struct shim *shim, int row, uint64_t bytes)
 {
 	spin_take(&shim->reserve_locks[row]);
 	reserve_force(shim->region, (unsigned)row, shim->slot, bytes);
-	spin_give(&shim->reserve_locks[row]);
+	settled(shim, row);
 }
 
 void charge_give(struct shim *shim, int row, uint64_t bytes)
 {
 	spin_take(&shim->reserve_locks[row]);
 	reserve_give(shim->region, (unsigned)row, shim->slot, bytes);
-	spin_give(&shim->reserve_locks[row]);
+	settled(shim, row);
 }
 
 uint64_t charge_used(struct shim *shim, int row)
@@ -121,14 +130,14 @@ void charge_correct(struct charge *charge, CUresult result, uint64_t bytes)
 }
 
 CUresult charge_settle(
-        struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind)
+	struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind)
 {
 	struct table_entry entry = {
-	        .key = key,
-	        .bytes = bytes,
-	        .scope = charge->context,
-	        .device = (uint16_t)charge->row,
-	        .kind = (uint16_t)kind,
+		.key = key,
+		.bytes = bytes,
+		.scope = charge->context,
+		.device = (uint16_t)charge->row,
+		.kind = (uint16_t)kind,
 	};
 
 	charge_correct(charge, result, bytes);

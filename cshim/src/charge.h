@@ -44,7 +44,7 @@ void charge_correct(struct charge *charge, CUresult result, uint64_t bytes);
 
 /* charge_correct, and remember the allocation by `key` in `table`. */
 CUresult charge_settle(
-        struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind);
+	struct charge *charge, struct table *table, CUresult result, uint64_t key, uint64_t bytes, enum kind kind);
 
 /* Plain bookkeeping on a row >= 0. */
 bool charge_take(struct shim *shim, int row, uint64_t bytes);

@@ -12,7 +12,7 @@ CUresult cuInit(unsigned int flags)
 	result = driver.cuInit(flags);
 	if (result == CUDA_SUCCESS && !charge_nested) {
 		struct shim *shim = shim_get(); /* a limit that cannot be read stops the process here, not at its first
-		                                   allocation */
+						   allocation */
 
 		if (shim != NULL)
 			(void)shim_map_devices(shim);
@@ -68,7 +68,7 @@ static void drop_allocations(struct shim *shim, uint64_t context)
 	struct table_entry entry;
 
 	while (context != 0 && (table_take_scope(&shim->pointers, context, &entry) ||
-	                               table_take_scope(&shim->arrays, context, &entry)))
+				       table_take_scope(&shim->arrays, context, &entry)))
 		charge_give(shim, entry.device, entry.bytes);
 }
 
@@ -141,7 +141,7 @@ static int row_of_other_context(struct shim *shim, CUcontext context)
 	int row;
 
 	if (driver.cuCtxPushCurrent_v2 == NULL || driver.cuCtxPopCurrent_v2 == NULL ||
-	        driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return ROW_NONE;
 	row = shim_row_of_context(shim, &current);
 	(void)driver.cuCtxPopCurrent_v2(&context);

@@ -23,10 +23,10 @@ static uint64_t node_bytes(CUgraphNode node, int depth)
 	if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
 		return 0;
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && driver.cuGraphMemAllocNodeGetParams != NULL &&
-	        driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS)
+		driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS)
 		return quota_round_up(params.bytesize, GRAPH_PIECE);
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < GRAPH_DEPTH && driver.cuGraphChildGraphNodeGetGraph != NULL &&
-	        driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+		driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
 		return graph_bytes(child, depth + 1);
 	return 0;
 }
@@ -39,7 +39,7 @@ static uint64_t graph_bytes(CUgraph graph, int depth)
 	uint64_t bytes = 0;
 
 	if (driver.cuGraphGetNodes == NULL || driver.cuGraphNodeGetType == NULL ||
-	        driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+		driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
 		return 0;
 	room = count * sizeof(*nodes);
 	nodes = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -68,19 +68,19 @@ static CUresult instantiated(CUresult result, const CUgraphExec *exec, CUgraph g
 }
 
 CUresult cuGraphInstantiate(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
 	REAL(cuGraphInstantiate);
 	return instantiated(driver.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize),
-	        phGraphExec, hGraph);
+		phGraphExec, hGraph);
 }
 
 CUresult cuGraphInstantiate_v2(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
 	REAL(cuGraphInstantiate_v2);
 	return instantiated(driver.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize),
-	        phGraphExec, hGraph);
+		phGraphExec, hGraph);
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
@@ -90,19 +90,19 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, u
 }
 
 CUresult cuGraphInstantiateWithParams(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	REAL(cuGraphInstantiateWithParams);
 	return instantiated(
-	        driver.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph);
+		driver.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	REAL(cuGraphInstantiateWithParams_ptsz);
 	return instantiated(
-	        driver.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph);
+		driver.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph);
 }
 
 /* Bring the charge for graphs on the current device to what it keeps for them; `reserved` is given back. */
@@ -112,8 +112,8 @@ static void graphs_settle(struct shim *shim, int row, CUdevice device, uint64_t 
 	uint64_t charged;
 
 	if (driver.cuDeviceGetGraphMemAttribute == NULL ||
-	        driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &held) !=
-	                CUDA_SUCCESS) {
+		driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &held) !=
+			CUDA_SUCCESS) {
 		atomic_fetch_add(&shim->graph_charges[row], reserved); /* unknown: what was reserved stays */
 		return;
 	}
@@ -137,7 +137,7 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 	struct table_entry entry;
 
 	graph->allocates = shim != NULL && table_get(&shim->graphs, (uint64_t)(uintptr_t)exec, &entry) &&
-	                   driver.cuCtxGetDevice != NULL && driver.cuCtxGetDevice(&graph->device) == CUDA_SUCCESS;
+			   driver.cuCtxGetDevice != NULL && driver.cuCtxGetDevice(&graph->device) == CUDA_SUCCESS;
 	if (graph->allocates) {
 		const int row = shim_row_of_device(shim, graph->device);
 		const uint64_t kept = row >= 0 ? atomic_load(&shim->graph_charges[row]) : 0;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "hooks.h"
+#include "shim.h"
 
 #define ANY        CU_GET_PROC_ADDRESS_DEFAULT
 #define LEGACY     CU_GET_PROC_ADDRESS_LEGACY_STREAM
@@ -102,7 +103,7 @@ static void index_build(void)
 			continue;
 		index_add(by_symbol, row->symbol, i);
 		if (row->base != NULL &&
-		        (i == 0 || row_at(i - 1)->base == NULL || strcmp(row_at(i - 1)->base, row->base) != 0))
+			(i == 0 || row_at(i - 1)->base == NULL || strcmp(row_at(i - 1)->base, row->base) != 0))
 			index_add(by_base, row->base, i);
 	}
 	atomic_store_explicit(&index_state, 2, memory_order_release);
@@ -149,7 +150,7 @@ static void fill_by_version(void)
 			continue;
 		if (driver.cuGetProcAddress_v2 != NULL)
 			result = driver.cuGetProcAddress_v2(
-			        row->base, &address, row->version, (cuuint64_t)row->stream, &status);
+				row->base, &address, row->version, (cuuint64_t)row->stream, &status);
 		else if (driver.cuGetProcAddress != NULL)
 			result = driver.cuGetProcAddress(row->base, &address, row->version, (cuuint64_t)row->stream);
 		if (result != CUDA_SUCCESS || address == NULL)
@@ -188,6 +189,13 @@ bool hooks_load_nvml(bool may_open)
 	return true;
 }
 
+/* Nothing of ours: let it through, and count it. */
+static void *pass(void *address)
+{
+	shim_show_passed(atomic_fetch_add_explicit(&hooks_passed, 1, memory_order_relaxed) + 1);
+	return address;
+}
+
 void *hooks_for_symbol(const char *name, void *address)
 {
 	const struct row *row;
@@ -196,8 +204,7 @@ void *hooks_for_symbol(const char *name, void *address)
 		return address;
 	row = find(by_symbol, name, false);
 	if (row == NULL) {
-		atomic_fetch_add_explicit(&hooks_passed, 1, memory_order_relaxed);
-		return address;
+		return pass(address);
 	}
 	if (address == row->ours) /* found us first in the global scope: only what the driver has may be found */
 		return *row->real != NULL ? address : NULL;
@@ -209,11 +216,10 @@ void *hooks_for_base(const char *base, void *address)
 	const struct row *row = find(by_base, base, true);
 
 	if (row == NULL) {
-		atomic_fetch_add_explicit(&hooks_passed, 1, memory_order_relaxed);
-		return address;
+		return pass(address);
 	}
 	for (const struct row *at = row;
-	        at < driver_rows + DRIVER_ROWS && at->base != NULL && strcmp(at->base, base) == 0; at++)
+		at < driver_rows + DRIVER_ROWS && at->base != NULL && strcmp(at->base, base) == 0; at++)
 		if (address == *at->real || address == by_version[at - driver_rows])
 			return at->ours;
 	return address;

@@ -92,7 +92,7 @@ static const ElfW(Sym) * library_find(const struct library *library, const char 
 		const ElfW(Sym) *symbol = &library->symbols[i];
 
 		if ((chain[i - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-		        text_equals(library->names + symbol->st_name, name))
+			text_equals(library->names + symbol->st_name, name))
 			return symbol;
 		if (chain[i - first] & 1)
 			break;
@@ -108,7 +108,7 @@ static bool take_from(uintptr_t base, const char *path, const ElfW(Dyn) * dynami
 	struct library library;
 
 	if (!text_begins(file, "libc.so") && !text_begins(file, "libdl.so") && !text_begins(file, "libc-") &&
-	        !text_begins(file, "libdl-"))
+		!text_begins(file, "libdl-"))
 		return false;
 	if (!library_read(base, dynamic, &library))
 		return false;
@@ -151,7 +151,7 @@ static int take_from_headers(struct dl_phdr_info *info, size_t size, void *unuse
 	(void)size;
 	(void)unused;
 	return take_from(
-	        info->dlpi_addr, info->dlpi_name, dynamic_of(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum));
+		info->dlpi_addr, info->dlpi_name, dynamic_of(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum));
 }
 
 static bool find_in_libc(void)
@@ -199,8 +199,8 @@ static void *dlsym_driver_name(void *handle, const char *name)
 static void *dlvsym_driver_name(void *handle, const char *name, const char *version)
 {
 	void *address = find_dlsym() != NULL && atomic_load(&libc_dlvsym) != NULL
-	                        ? atomic_load(&libc_dlvsym)(handle, name, version)
-	                        : NULL;
+				? atomic_load(&libc_dlvsym)(handle, name, version)
+				: NULL;
 
 	return address == NULL ? NULL : hooks_for_symbol(name, address);
 }
@@ -229,14 +229,14 @@ __attribute__((used)) static void *dlvsym_target(void *handle, const char *name)
 #if defined(__x86_64__)
 #define JUMP_TO(export, target)                                                                                        \
 	__asm__(".text\n.globl " #export "\n.type " #export ", @function\n.balign 16\n" #export ":\n"                  \
-	        "\tendbr64\n\tpushq %rdi\n\tpushq %rsi\n\tpushq %rdx\n\tcall " #target "\n"                            \
-	        "\tpopq %rdx\n\tpopq %rsi\n\tpopq %rdi\n\tjmp *%rax\n.size " #export ", .-" #export "\n")
+		"\tendbr64\n\tpushq %rdi\n\tpushq %rsi\n\tpushq %rdx\n\tcall " #target "\n"                            \
+		"\tpopq %rdx\n\tpopq %rsi\n\tpopq %rdi\n\tjmp *%rax\n.size " #export ", .-" #export "\n")
 #elif defined(__aarch64__)
 #define JUMP_TO(export, target)                                                                                        \
 	__asm__(".text\n.globl " #export "\n.type " #export ", %function\n.balign 16\n" #export ":\n"                  \
-	        "\thint #34\n\tstp x29, x30, [sp, #-48]!\n\tmov x29, sp\n\tstp x0, x1, [sp, #16]\n"                    \
-	        "\tstr x2, [sp, #32]\n\tbl " #target "\n\tmov x16, x0\n\tldr x2, [sp, #32]\n"                          \
-	        "\tldp x0, x1, [sp, #16]\n\tldp x29, x30, [sp], #48\n\tbr x16\n.size " #export ", .-" #export "\n")
+		"\thint #34\n\tstp x29, x30, [sp, #-48]!\n\tmov x29, sp\n\tstp x0, x1, [sp, #16]\n"                    \
+		"\tstr x2, [sp, #32]\n\tbl " #target "\n\tmov x16, x0\n\tldr x2, [sp, #32]\n"                          \
+		"\tldp x0, x1, [sp, #16]\n\tldp x29, x30, [sp], #48\n\tbr x16\n.size " #export ", .-" #export "\n")
 #else
 #error "dlsym needs a jump for this architecture"
 #endif
@@ -256,7 +256,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 }
 
 CUresult cuGetProcAddress_v2(
-        const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
+	const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
 	CUresult result;
 

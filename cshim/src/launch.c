@@ -28,8 +28,8 @@ static inline uint64_t kernel_key(CUfunction function, uint64_t x, uint64_t y, u
 #define KERNEL_KEY kernel_key(f, gridDimX, gridDimY, gridDimZ, (uint64_t)blockDimX * blockDimY * blockDimZ)
 #define KERNEL_PARAMETERS                                                                                              \
 	(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,    \
-	        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
-	        void **kernelParams, void **extra)
+		unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
+		void **kernelParams, void **extra)
 #define KERNEL_ARGUMENTS                                                                                               \
 	(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra)
 
@@ -38,8 +38,8 @@ LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_KEY, hSt
 
 #define COOPERATIVE_PARAMETERS                                                                                         \
 	(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,    \
-	        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
-	        void **kernelParams)
+		unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
+		void **kernelParams)
 #define COOPERATIVE_ARGUMENTS                                                                                          \
 	(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams)
 
@@ -49,38 +49,38 @@ LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUM
 static inline uint64_t config_key(const CUlaunchConfig *config, CUfunction f)
 {
 	return config == NULL ? 0
-	                      : kernel_key(f, config->gridDimX, config->gridDimY, config->gridDimZ,
-	                                (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ);
+			      : kernel_key(f, config->gridDimX, config->gridDimY, config->gridDimZ,
+					(uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
 #define EX_PARAMETERS (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 #define EX_ARGUMENTS  (config, f, kernelParams, extra)
 
 LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, EX_ARGUMENTS, config_key(config, f), config == NULL ? NULL : config->hStream,
-        false)
+	false)
 LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, EX_ARGUMENTS, config_key(config, f),
-        config == NULL ? NULL : config->hStream, true)
+	config == NULL ? NULL : config->hStream, true)
 
 static inline uint64_t list_key(const CUDA_LAUNCH_PARAMS *first, unsigned int count)
 {
 	return first == NULL || count == 0
-	               ? 0
+		       ? 0
 		       : kernel_key(first->function, first->gridDimX, first->gridDimY, first->gridDimZ,
-	                         (uint64_t)first->blockDimX * first->blockDimY * first->blockDimZ);
+				 (uint64_t)first->blockDimX * first->blockDimY * first->blockDimZ);
 }
 
 /* One kernel on several devices at once: paid for where the caller is. */
 LAUNCH(cuLaunchCooperativeKernelMultiDevice,
-        (CUDA_LAUNCH_PARAMS * launchParamsList, unsigned int numDevices, unsigned int flags),
-        (launchParamsList, numDevices, flags), list_key(launchParamsList, numDevices),
-        launchParamsList == NULL || numDevices == 0 ? NULL : launchParamsList->hStream, false)
+	(CUDA_LAUNCH_PARAMS * launchParamsList, unsigned int numDevices, unsigned int flags),
+	(launchParamsList, numDevices, flags), list_key(launchParamsList, numDevices),
+	launchParamsList == NULL || numDevices == 0 ? NULL : launchParamsList->hStream, false)
 
 LAUNCH(cuLaunch, (CUfunction f), (f), kernel_key(f, 1, 1, 1, 0), NULL, false)
 LAUNCH(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_width, grid_height),
-        kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), NULL, false)
+	kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), NULL, false)
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream),
-        (f, grid_width, grid_height, hStream), kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0),
-        hStream, false)
+	(f, grid_width, grid_height, hStream), kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0),
+	hStream, false)
 
 static void captures_add(CUresult result, int change)
 {
@@ -122,17 +122,17 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-        const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
+	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
 	BEGIN_CAPTURE(
-	        cuStreamBeginCaptureToGraph, hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+		cuStreamBeginCaptureToGraph, hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-        const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
+	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
 	BEGIN_CAPTURE(
-	        cuStreamBeginCaptureToGraph_ptsz, hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+		cuStreamBeginCaptureToGraph_ptsz, hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 
 /* A capture that was invalidated is ended too, and says so with an error: only "there was none" leaves the count alone.
@@ -143,7 +143,7 @@ static CUresult capture_ended(CUresult result)
 	int captures = shim != NULL ? atomic_load(&shim->captures) : 0;
 
 	if (shim == NULL || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE ||
-	        result == CUDA_ERROR_INVALID_CONTEXT)
+		result == CUDA_ERROR_INVALID_CONTEXT)
 		return result;
 	while (captures > 0 && !atomic_compare_exchange_weak(&shim->captures, &captures, captures - 1))
 		;

@@ -10,6 +10,7 @@
  */
 #include <time.h>
 
+#include "legacy.h"
 #include "limiter.h"
 #include "pace.h"
 
@@ -36,7 +37,7 @@ static uint64_t now_ns(void)
 static void pause_ns(uint64_t nanoseconds)
 {
 	const struct timespec pause = {
-	        .tv_sec = (time_t)(nanoseconds / 1000000000u), .tv_nsec = (long)(nanoseconds % 1000000000u)};
+		.tv_sec = (time_t)(nanoseconds / 1000000000u), .tv_nsec = (long)(nanoseconds % 1000000000u)};
 
 	nanosleep(&pause, NULL);
 }
@@ -90,10 +91,10 @@ static void sample_begin(struct launch *launch)
 {
 	launch->start = launch->end = NULL;
 	launch->sampled = driver.cuEventCreate != NULL && driver.cuEventRecord != NULL && driver.cuEventQuery != NULL &&
-	                  driver.cuEventElapsedTime != NULL && driver.cuEventDestroy_v2 != NULL &&
-	                  driver.cuEventCreate(&launch->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-	                  driver.cuEventCreate(&launch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-	                  record(launch, launch->start) == CUDA_SUCCESS;
+			  driver.cuEventElapsedTime != NULL && driver.cuEventDestroy_v2 != NULL &&
+			  driver.cuEventCreate(&launch->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+			  driver.cuEventCreate(&launch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+			  record(launch, launch->start) == CUDA_SUCCESS;
 	if (!launch->sampled && driver.cuEventDestroy_v2 != NULL)
 		events_drop(launch->start, launch->end);
 }
@@ -156,12 +157,12 @@ static void samples_collect(struct shim *shim)
 		if (result == CUDA_ERROR_NOT_READY && sample_put(shim, &sample))
 			continue;
 		if (result == CUDA_SUCCESS &&
-		        driver.cuEventElapsedTime(&milliseconds, sample.start, sample.end) == CUDA_SUCCESS &&
-		        milliseconds >= 0)
+			driver.cuEventElapsedTime(&milliseconds, sample.start, sample.end) == CUDA_SUCCESS &&
+			milliseconds >= 0)
 			learned(shim, sample.row, &shim->costs[sample.cost], (uint64_t)(milliseconds * 1e6f));
 		else if (result != CUDA_ERROR_NOT_READY)
 			atomic_fetch_add(
-			        &shim->costs[sample.cost].measured, 1); /* its context is gone: do not wait for it */
+				&shim->costs[sample.cost].measured, 1); /* its context is gone: do not wait for it */
 		events_drop(sample.start, sample.end);
 	}
 }
@@ -177,7 +178,7 @@ static void wait_for_price(struct shim *shim, struct cost *cost)
 			return;
 		if (waited >= LEARN_PATIENCE_NS || atomic_load(&shim->samples_open) == 0) {
 			atomic_store(&cost->nanoseconds,
-			        UNKNOWN_COST_NS); /* it may wait for something that comes after it */
+				UNKNOWN_COST_NS); /* it may wait for something that comes after it */
 			atomic_store(&cost->measured, 1);
 			return;
 		}
@@ -253,7 +254,7 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 	uint32_t launches;
 
 	*launch = (struct launch){
-	        .stream = stream, .per_thread = per_thread, .row = shim != NULL ? launch_row(shim) : ROW_NONE};
+		.stream = stream, .per_thread = per_thread, .row = shim != NULL ? launch_row(shim) : ROW_NONE};
 	if (launch->row < 0)
 		return;
 	launch->shim = shim;
@@ -261,6 +262,8 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 		return;
 	if (__atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) != 0)
 		wait_while_blocked(shim);
+	if (shim->legacy != NULL)
+		legacy_launch(shim);
 	if (shim_sm_percent(shim, launch->row) == 100)
 		return;
 	launch->cost = cost_place(shim, key);
@@ -271,7 +274,7 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 		wait_for_price(shim, cost);
 	pay(shim, launch->row, atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed));
 	if (launches >= MEASURED_FIRST && launches % MEASURED_EVERY != 0 &&
-	        atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed) < LONG_KERNEL_NS)
+		atomic_load_explicit(&cost->nanoseconds, memory_order_relaxed) < LONG_KERNEL_NS)
 		return;
 	if (atomic_load(&shim->captures) == 0) {
 		samples_collect(shim);
@@ -282,7 +285,7 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 CUresult limiter_leave(struct launch *launch, CUresult result)
 {
 	const struct sample sample = {
-	        .start = launch->start, .end = launch->end, .cost = launch->cost, .row = launch->row};
+		.start = launch->start, .end = launch->end, .cost = launch->cost, .row = launch->row};
 
 	if (!launch->sampled)
 		return result;

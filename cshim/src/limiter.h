@@ -44,8 +44,8 @@ static inline bool launch_is_free(void)
 	use = shim_use(shim, row);
 	/* Threads may lose a count to each other: what matters is that it changes. */
 	atomic_store_explicit(
-	        &use->launches, atomic_load_explicit(&use->launches, memory_order_relaxed) + 1, memory_order_relaxed);
-	return shim_sm_percent(shim, row) == 100 &&
+		&use->launches, atomic_load_explicit(&use->launches, memory_order_relaxed) + 1, memory_order_relaxed);
+	return shim_sm_percent(shim, row) == 100 && shim->legacy == NULL &&
 	       __atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) == 0;
 }
 

@@ -49,9 +49,9 @@ static struct grant *grant_map(const char *path)
 
 	if (fd < 0)
 		log_stop(
-		        "the grant file %s cannot be opened (%s): limits were promised, so this process does not start. "
-		        "Restart the pod; if that does not help, look at the node agent's log",
-		        path, strerror(errno));
+			"the grant file %s cannot be opened (%s): limits were promised, so this process does not start. "
+			"Restart the pod; if that does not help, look at the node agent's log",
+			path, strerror(errno));
 	for (int i = 0; i < SETTLE_TRIES; i++) {
 		fault = grant_read(fd, &copy);
 		if (fault != GRANT_BEING_WRITTEN && fault != GRANT_BAD_CHECKSUM)
@@ -60,8 +60,8 @@ static struct grant *grant_map(const char *path)
 	}
 	if (fault != GRANT_OK)
 		log_stop("the grant file %s %s: limits were promised, so this process does not start. Restart the node "
-		         "agent, which writes it again, then the pod",
-		        path, grant_fault_text(fault));
+			 "agent, which writes it again, then the pod",
+			path, grant_fault_text(fault));
 	grant = mmap(NULL, sizeof(*grant), PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
 	if (grant == MAP_FAILED)
@@ -78,9 +78,9 @@ static uint64_t memory_variable(const char *name, uint64_t fallback)
 		return fallback;
 	if (!quantity_memory(text, &bytes))
 		log_stop(
-		        "%s=\"%.40s\" is not a memory limit: give a whole number with m, g, Mi or Gi, as 4096m or 4Gi, or the "
-		        "word none",
-		        name, text);
+			"%s=\"%.40s\" is not a memory limit: give a whole number with m, g, Mi or Gi, as 4096m or 4Gi, or the "
+			"word none",
+			name, text);
 	return bytes;
 }
 
@@ -142,7 +142,7 @@ static void ignore_agents_values(struct shim *shim)
 		if (ceiling->memory_bytes >= devices[i].started_with_bytes)
 			ceiling->memory_bytes = UINT64_MAX;
 		if (ceiling->sm_percent >= devices[i].started_with_percent ||
-		        ceiling->sm_percent == devices[0].started_with_percent)
+			ceiling->sm_percent == devices[0].started_with_percent)
 			ceiling->sm_percent = 100;
 	}
 }
@@ -161,14 +161,14 @@ bool limits_read(struct shim *shim)
 		ignore_agents_values(shim);
 	} else {
 		shim->grant =
-		        mmap(NULL, sizeof(*shim->grant), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			mmap(NULL, sizeof(*shim->grant), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (shim->grant == MAP_FAILED)
 			log_stop("no memory for the limits");
 		shim->grant->core_switch = 1;
 	}
 	shim->core_policy = policy_variable(shim->grant->core_policy, has_grant);
 	shim->oversubscribe = shim->grant->flags & GRANT_OVERSUBSCRIBE ||
-	                      (!has_grant && quantity_switch(getenv("CUDA_OVERSUBSCRIBE")));
+			      (!has_grant && quantity_switch(getenv("CUDA_OVERSUBSCRIBE")));
 	shim->oom_killer = shim->grant->flags & GRANT_OOM_KILLER || quantity_switch(getenv("ACTIVE_OOM_KILLER"));
 	return true;
 }

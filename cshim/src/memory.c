@@ -10,7 +10,7 @@ enum { PITCH_ALIGNMENT = 512 }; /* rows are padded to at most this, on every car
 static CUresult fall_back_to_managed(const struct charge *charge, CUresult result, CUdeviceptr *dptr, size_t bytesize)
 {
 	if (result != CUDA_ERROR_OUT_OF_MEMORY || charge->shim == NULL || !charge->shim->oversubscribe ||
-	        driver.cuMemAllocManaged == NULL)
+		driver.cuMemAllocManaged == NULL)
 		return result;
 	return driver.cuMemAllocManaged(dptr, bytesize, CU_MEM_ATTACH_GLOBAL);
 }
@@ -58,7 +58,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 }
 
 CUresult cuMemAllocPitch_v2(
-        CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
+	CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
 {
 	const uint64_t ask = quota_multiply(quota_round_up(WidthInBytes, PITCH_ALIGNMENT), Height);
 	struct charge charge;
@@ -69,11 +69,11 @@ CUresult cuMemAllocPitch_v2(
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = driver.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	return charge_settle(&charge, pointers_of(&charge), result, dptr != NULL ? *dptr : 0,
-	        pPitch != NULL ? quota_multiply(*pPitch, Height) : ask, KIND_DEVICE);
+		pPitch != NULL ? quota_multiply(*pPitch, Height) : ask, KIND_DEVICE);
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
-        unsigned int ElementSizeBytes)
+	unsigned int ElementSizeBytes)
 {
 	const uint64_t ask = quota_multiply(quota_round_up(WidthInBytes, PITCH_ALIGNMENT), Height);
 	struct charge charge;
@@ -84,7 +84,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = driver.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	return charge_settle(&charge, pointers_of(&charge), result, dptr != NULL ? *dptr : 0,
-	        pPitch != NULL ? quota_multiply(*pPitch, Height) : ask, KIND_DEVICE);
+		pPitch != NULL ? quota_multiply(*pPitch, Height) : ask, KIND_DEVICE);
 }
 
 /* The entry is taken out before the driver frees: afterwards another thread may already be given the same address. */

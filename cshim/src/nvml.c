@@ -31,7 +31,7 @@ struct share {
 
 /* Used and free always add up to the total, also where a limit was lowered below what is in use. */
 static struct share share_of(
-        struct shim *shim, int row, unsigned long long physical_total, unsigned long long physical_free)
+	struct shim *shim, int row, unsigned long long physical_total, unsigned long long physical_free)
 {
 	const uint64_t limit = shim_memory_limit(shim, row);
 	struct share share = {.total = limit < physical_total ? limit : physical_total};
@@ -118,7 +118,7 @@ static nvmlReturn_t list_processes(struct shim *shim, int row, unsigned int *cou
 }
 
 _Static_assert(offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) == offsetof(nvmlProcessInfo_v2_t, usedGpuMemory),
-        "the first two fields are common");
+	"the first two fields are common");
 
 /* Compute processes are ours to list; there are no graphics and no MPS processes of the container. */
 #define LIST(symbol, type, ours)                                                                                       \
@@ -151,14 +151,14 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, false)
 
 /* NVML's samples name processes of the whole host: none of them is shown. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
-        unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
+	unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
 {
 	struct shim *shim;
 
 	REAL_NVML(nvmlDeviceGetProcessUtilization);
 	if (processSamplesCount == NULL || limited_row(&shim, device) < 0)
 		return nvml.nvmlDeviceGetProcessUtilization(
-		        device, utilization, processSamplesCount, lastSeenTimeStamp);
+			device, utilization, processSamplesCount, lastSeenTimeStamp);
 	*processSamplesCount = 0;
 	return NVML_ERROR_NOT_FOUND;
 }

@@ -13,7 +13,7 @@ static uint64_t pool_attribute(struct pool *pool, CUmemPool_attribute attribute)
 	cuuint64_t value = 0;
 
 	if (driver.cuMemPoolGetAttribute == NULL ||
-	        driver.cuMemPoolGetAttribute(handle, attribute, &value) != CUDA_SUCCESS)
+		driver.cuMemPoolGetAttribute(handle, attribute, &value) != CUDA_SUCCESS)
 		return 0;
 	return value;
 }
@@ -24,7 +24,7 @@ static void pool_settle(struct shim *shim, struct pool *pool, uint64_t reserved)
 	for (int i = 0; i < SAMPLE_TRIES; i++) {
 		const uint64_t version = __atomic_load_n(&pool->version, __ATOMIC_ACQUIRE);
 		const uint64_t held =
-		        pool->destroyed ? pool->live_bytes : pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+			pool->destroyed ? pool->live_bytes : pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 		uint64_t charged;
 
 		spin_take(&pool->lock);
@@ -116,8 +116,8 @@ static CUmemoryPool current_pool(CUdevice *device)
 	CUmemoryPool pool = NULL;
 
 	if (driver.cuDeviceGetMemPool == NULL || driver.cuCtxGetDevice == NULL ||
-	        driver.cuCtxGetDevice(device) != CUDA_SUCCESS ||
-	        driver.cuDeviceGetMemPool(&pool, *device) != CUDA_SUCCESS)
+		driver.cuCtxGetDevice(device) != CUDA_SUCCESS ||
+		driver.cuDeviceGetMemPool(&pool, *device) != CUDA_SUCCESS)
 		return NULL;
 	return pool;
 }
@@ -161,7 +161,7 @@ static CUresult pool_end(struct pool_charge *taking, CUresult result, const CUde
 		return result;
 	if (pool == NULL)
 		return charge_settle(
-		        charge, &shim->pointers, result, dptr != NULL ? *dptr : 0, charge->bytes, KIND_DEVICE);
+			charge, &shim->pointers, result, dptr != NULL ? *dptr : 0, charge->bytes, KIND_DEVICE);
 	charge_nested--;
 	if (result == CUDA_SUCCESS && dptr != NULL) {
 		entry.key = *dptr;
@@ -213,7 +213,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 	REAL(cuMemPoolCreate);
 	result = driver.cuMemPoolCreate(pool, poolProps);
 	if (result != CUDA_SUCCESS || shim == NULL || pool == NULL || poolProps == NULL ||
-	        poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		poolProps->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return result;
 	row = shim_row_of_device(shim, poolProps->location.id);
 	if (row >= 0)

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "legacy.h"
 #include "limits.h"
 #include "log.h"
 #include "shim.h"
@@ -50,7 +51,7 @@ static void publish_limits(struct shim *shim)
 		memcpy(device->uuid, shim->grant->devices[i].uuid, sizeof(device->uuid));
 		shim->uuids[i] = uuid_from_text(shim->grant->devices[i].uuid);
 		atomic_store(&device->limit_bytes,
-		        shim_memory_limit(shim, (int)i) == UINT64_MAX ? 0 : shim_memory_limit(shim, (int)i));
+			shim_memory_limit(shim, (int)i) == UINT64_MAX ? 0 : shim_memory_limit(shim, (int)i));
 		atomic_store(&device->sm_percent, shim->grant->devices[i].sm_percent);
 	}
 	atomic_store(&shim->region->device_count, shim->grant->device_count);
@@ -80,9 +81,9 @@ static enum shim_state attach_now(struct shim *shim)
 		shim->region = attach_map(path, &fd);
 	if (shim->region == NULL) {
 		log_line(LOG_ERROR,
-		        "the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
-		        "directory mounted and writable?",
-		        path, strerror(errno));
+			"the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
+			"directory mounted and writable?",
+			path, strerror(errno));
 		shim->region = attach_map_private();
 		if (shim->region == NULL)
 			log_stop("no memory for a private region");
@@ -97,7 +98,24 @@ static enum shim_state attach_now(struct shim *shim)
 		close(fd);
 	shim->single_row = shim->grant->device_count == 1 && !shim->from_environment ? 0 : ROW_NONE;
 	publish_limits(shim);
+	legacy_open(shim);
+	atomic_store(&shim->own->passed, atomic_load(&hooks_passed));
 	return SHIM_ATTACHED;
+}
+
+void shim_show_passed(uint64_t passed)
+{
+	struct shim *shim = shim_pages;
+
+	if (shim != NULL && atomic_load_explicit(&shim->state, memory_order_acquire) == SHIM_ATTACHED)
+		atomic_store_explicit(&shim->own->passed, passed, memory_order_relaxed);
+}
+
+void shim_reap(struct shim *shim)
+{
+	(void)attach_reap(shim->region, &shim->self, shim->region_path[0] != '\0' ? shim->region_path : NULL);
+	if (shim->legacy != NULL)
+		legacy_sweep(shim);
 }
 
 struct shim *shim_attach(void)
@@ -124,8 +142,8 @@ static void devices_from_nvml(struct shim *shim)
 	unsigned count = 0;
 
 	if (!hooks_load_nvml(true) || nvml.nvmlInit_v2 == NULL || nvml.nvmlDeviceGetCount_v2 == NULL ||
-	        nvml.nvmlDeviceGetHandleByIndex_v2 == NULL || nvml.nvmlDeviceGetUUID == NULL ||
-	        nvml.nvmlInit_v2() != NVML_SUCCESS)
+		nvml.nvmlDeviceGetHandleByIndex_v2 == NULL || nvml.nvmlDeviceGetUUID == NULL ||
+		nvml.nvmlInit_v2() != NVML_SUCCESS)
 		return;
 	if (nvml.nvmlDeviceGetCount_v2(&count) != NVML_SUCCESS)
 		count = 0;
@@ -137,7 +155,7 @@ static void devices_from_nvml(struct shim *shim)
 		char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
 
 		if (nvml.nvmlDeviceGetHandleByIndex_v2(i, &device) == NVML_SUCCESS &&
-		        nvml.nvmlDeviceGetUUID(device, text, sizeof(text)) == NVML_SUCCESS)
+			nvml.nvmlDeviceGetUUID(device, text, sizeof(text)) == NVML_SUCCESS)
 			snprintf(uuids[i], sizeof(uuids[i]), "%.*s", (int)sizeof(uuids[i]) - 1, text);
 	}
 	if (nvml.nvmlShutdown != NULL)
@@ -155,7 +173,7 @@ static void devices_from_driver(struct shim *shim, const struct uuid *ids, int c
 
 		for (int byte = 0; byte < 16; byte++)
 			at += snprintf(at, 4, "%s%02x", byte == 4 || byte == 6 || byte == 8 || byte == 10 ? "-" : "",
-			        ids[i].bytes[byte]);
+				ids[i].bytes[byte]);
 	}
 	limits_fill_devices(shim, (const char (*)[GRANT_UUID_BYTES])uuids, count);
 }
@@ -165,7 +183,7 @@ static bool device_uuid(CUdevice device, struct uuid *uuid)
 	CUuuid raw;
 
 	if ((driver.cuDeviceGetUuid_v2 == NULL || driver.cuDeviceGetUuid_v2(&raw, device) != CUDA_SUCCESS) &&
-	        (driver.cuDeviceGetUuid == NULL || driver.cuDeviceGetUuid(&raw, device) != CUDA_SUCCESS))
+		(driver.cuDeviceGetUuid == NULL || driver.cuDeviceGetUuid(&raw, device) != CUDA_SUCCESS))
 		return false;
 	memcpy(uuid->bytes, raw.bytes, sizeof(uuid->bytes));
 	return true;
@@ -213,8 +231,8 @@ bool shim_map_devices(struct shim *shim)
 		shim->rows[i] = i < count ? row_of_ordinal(shim, i, known[i], &uuids[i]) : ROW_DENIED;
 		if (i < count && shim->rows[i] == ROW_DENIED)
 			log_line(LOG_WARNING,
-			        "device %d is not among the container's %u granted devices: allocations on it are refused",
-			        i, shim->grant->device_count);
+				"device %d is not among the container's %u granted devices: allocations on it are refused",
+				i, shim->grant->device_count);
 	}
 	shim->device_count = count;
 	if (count == 1 && shim->rows[0] >= 0)
@@ -244,7 +262,7 @@ int shim_row_of_context(struct shim *shim, uint64_t *context)
 
 	*context = 0;
 	if (!hooks_load_driver() || driver.cuCtxGetCurrent == NULL || driver.cuCtxGetDevice == NULL ||
-	        driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL)
+		driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL)
 		return ROW_NONE; /* nothing can be allocated without one: the driver says so */
 	*context = (uint64_t)(uintptr_t)current;
 	place = context_place(shim, *context);
@@ -255,7 +273,7 @@ int shim_row_of_context(struct shim *shim, uint64_t *context)
 	}
 	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return shim->single_row >= 0 ? shim->single_row
-		                             : ROW_DENIED; /* a context on a device that we cannot name */
+					     : ROW_DENIED; /* a context on a device that we cannot name */
 	row = shim_row_of_device(shim, device);
 	if (row == ROW_NONE && !atomic_load(&shim->mapped))
 		return ROW_NONE;

@@ -76,6 +76,8 @@ struct sample {
 	int row;
 };
 
+struct legacy_region;
+
 struct shim {
 	_Atomic int state;
 	_Atomic bool mapped; /* `rows` is filled */
@@ -88,7 +90,8 @@ struct shim {
 	struct region *region;
 	char region_path[256]; /* empty: a private region */
 	unsigned slot;
-	struct region_slot *own; /* the slot itself */
+	struct region_slot *own;      /* the slot itself */
+	struct legacy_region *legacy; /* NULL: not written */
 
 	int device_count;
 	int single_row; /* the only row that a kernel can run on, or ROW_NONE: ask the driver each time */
@@ -131,6 +134,9 @@ struct shim {
 
 extern struct shim *shim_pages; /* NULL before the first attach of this process's ancestors */
 
+/* Show how many look-ups have passed; called by look-ups, so it starts nothing. */
+void shim_show_passed(uint64_t passed);
+
 /* Attach if this process has not; NULL when it has no limits. */
 struct shim *shim_attach(void);
 
@@ -150,10 +156,7 @@ static inline struct shim *shim_get(void)
 }
 
 /* Free what dead processes of the container held. */
-static inline void shim_reap(struct shim *shim)
-{
-	(void)attach_reap(shim->region, &shim->self, shim->region_path[0] != '\0' ? shim->region_path : NULL);
-}
+void shim_reap(struct shim *shim);
 
 /* The row of a device, of the current context, of NVML's device. ROW_NONE where nothing is to be counted. */
 int shim_row_of_device(struct shim *shim, CUdevice device);

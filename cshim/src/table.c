@@ -36,7 +36,7 @@ static uint32_t place_of(const struct table_shard *shard, uint64_t hash, uint64_
 static struct table_entry *entries_new(uint32_t room)
 {
 	void *memory = mmap(
-	        NULL, room * sizeof(struct table_entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		NULL, room * sizeof(struct table_entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	return memory == MAP_FAILED ? NULL : memory;
 }
@@ -51,7 +51,7 @@ static bool shard_grow(struct table_shard *shard)
 	for (uint32_t i = 0; i < shard->room; i++)
 		if (shard->entries[i].key != 0)
 			larger.entries[place_of(&larger, mix(shard->entries[i].key), shard->entries[i].key)] =
-			        shard->entries[i];
+				shard->entries[i];
 	if (shard->entries != NULL)
 		munmap(shard->entries, shard->room * sizeof(struct table_entry));
 	shard->entries = larger.entries;

@@ -30,7 +30,7 @@ static void handle_add(struct shim *shim, uint64_t handle, uint64_t block)
 	entry.tag++;
 	if (!table_put(&shim->handles, &entry))
 		log_line(LOG_ERROR,
-		        "no memory to remember an allocation handle: it stays charged until this process ends");
+			"no memory to remember an allocation handle: it stays charged until this process ends");
 }
 
 /* Returns the block, 0 for a handle that is not charged (imported, or memory of the host). */
@@ -46,7 +46,7 @@ static uint64_t handle_remove(struct shim *shim, uint64_t handle)
 }
 
 CUresult cuMemCreate(
-        CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+	CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	const bool on_device = prop != NULL && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -96,7 +96,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 }
 
 CUresult cuMemMap(
-        CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+	CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	struct table_entry entry;

@@ -22,7 +22,7 @@
 		const long long got_ = (long long)(got), wanted_ = (long long)(wanted);                                \
 		if (got_ != wanted_) {                                                                                 \
 			fprintf(stderr, "%s:%d: %s is %lld, wanted %s = %lld\n", __FILE__, __LINE__, #got, got_,       \
-			        #wanted, wanted_);                                                                     \
+				#wanted, wanted_);                                                                     \
 			_exit(1);                                                                                      \
 		}                                                                                                      \
 	} while (0)
@@ -70,7 +70,7 @@ static inline int run_test(const struct test *test)
 	if (status == 0)
 		return 0;
 	fprintf(stderr, "FAILED %s (%s %d)\n", test->name, WIFSIGNALED(status) ? "signal" : "status",
-	        WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+		WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 	return 1;
 }
 

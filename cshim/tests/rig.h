@@ -51,7 +51,7 @@ static inline void rig_cards(int count, uint64_t memory_bytes)
 	CHECK(file != NULL);
 	for (int i = 0; i < count; i++)
 		fprintf(file, "uuid=%s memory_mib=%llu util=%d name=Fake-%d\n", rig_uuid(i),
-		        (unsigned long long)(memory_bytes >> 20), 10 * (i + 1), i);
+			(unsigned long long)(memory_bytes >> 20), 10 * (i + 1), i);
 	fclose(file);
 	setenv("FAKE_GPU_CONFIG", path, 1);
 }

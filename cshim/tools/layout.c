@@ -26,10 +26,10 @@ static void end(void)
 static void field(const char *name, size_t offset, size_t size, size_t count, char kind)
 {
 	printf("%s\n      \"%s\": {\"offset\": %zu, \"size\": %zu, \"count\": %zu, \"kind\": \"%s\"}", separator, name,
-	        offset, size, count,
-	        kind == 'u'   ? "uint"
+		offset, size, count,
+		kind == 'u'   ? "uint"
 		: kind == 't' ? "text"
-		              : "struct");
+			      : "struct");
 	separator = ",";
 }
 
@@ -37,7 +37,7 @@ static void field(const char *name, size_t offset, size_t size, size_t count, ch
 #define TEXT(type, member) field(#member, offsetof(struct type, member), sizeof(((struct type *)0)->member), 1, 't')
 #define ARRAY(type, member, kind)                                                                                      \
 	field(#member, offsetof(struct type, member), sizeof(((struct type *)0)->member[0]),                           \
-	        sizeof(((struct type *)0)->member) / sizeof(((struct type *)0)->member[0]), kind)
+		sizeof(((struct type *)0)->member) / sizeof(((struct type *)0)->member[0]), kind)
 
 static void constants(void)
 {

@@ -17,7 +17,7 @@ static double share_since(uint64_t started_ns, uint64_t busy_before)
 		const double share_ = (share);                                                                         \
 		if (share_ < (wanted) - (within) || share_ > (wanted) + (within)) {                                    \
 			fprintf(stderr, "%s:%d: a share of %.2f %%, wanted %.1f\n", __FILE__, __LINE__, share_,        \
-			        (double)(wanted));                                                                     \
+				(double)(wanted));                                                                     \
 			_exit(1);                                                                                      \
 		}                                                                                                      \
 	} while (0)
@@ -61,7 +61,7 @@ static void the_share_holds_for(const char *kernel, uint64_t kernel_ns)
 		if (fork() == 0) {
 			begin(percents[i]);
 			CHECK_SHARE(
-			        run_for(rig_kernel(kernel), window_ns(kernel_ns, percents[i]), false), percents[i], 3);
+				run_for(rig_kernel(kernel), window_ns(kernel_ns, percents[i]), false), percents[i], 3);
 			exit(0);
 		}
 		wait(&status);
@@ -125,7 +125,7 @@ static void kernels_of_all_lengths_together(void)
 static void every_way_to_launch_counts(void)
 {
 	CUlaunchConfig config = {
-	        .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
+		.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
 	CUDA_KERNEL_NODE_PARAMS_v1 node_params = {0};
 	CUDA_LAUNCH_PARAMS list = {0};
 	uint64_t started, busy;
@@ -259,12 +259,12 @@ static void the_policy_decides_when_the_limit_holds(void)
 		const char *environment;
 		int limited;
 	} cases[] = {
-	        {GRANT_CORE_DEFAULT, 1, NULL, 1},
-	        {GRANT_CORE_DEFAULT, 0, NULL, 0},
-	        {GRANT_CORE_FORCE, 0, NULL, 1},
-	        {GRANT_CORE_DISABLE, 1, NULL, 0},
-	        {GRANT_CORE_DEFAULT, 0, "force", 1},
-	        {GRANT_CORE_FORCE, 0, "disable", 1}, /* beside a grant the environment only tightens */
+		{GRANT_CORE_DEFAULT, 1, NULL, 1},
+		{GRANT_CORE_DEFAULT, 0, NULL, 0},
+		{GRANT_CORE_FORCE, 0, NULL, 1},
+		{GRANT_CORE_DISABLE, 1, NULL, 0},
+		{GRANT_CORE_DEFAULT, 0, "force", 1},
+		{GRANT_CORE_FORCE, 0, "disable", 1}, /* beside a grant the environment only tightens */
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -344,7 +344,7 @@ static void debt_beyond_reason_is_forgotten(void)
 
 /* `count` processes of one container, each with its own kernel; returns their device time through `busy`. */
 static void run_together(
-        int count, const char *const *kernels, const uint64_t *kernel_ns, uint64_t window, uint64_t *busy)
+	int count, const char *const *kernels, const uint64_t *kernel_ns, uint64_t window, uint64_t *busy)
 {
 	_Atomic uint64_t *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
@@ -400,23 +400,23 @@ static void many_processes_together_keep_to_the_containers_share(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(kernels_of_10_us),
-	        TEST(kernels_of_100_us),
-	        TEST(kernels_of_1_ms),
-	        TEST(kernels_of_10_ms),
-	        TEST(kernels_of_100_ms),
-	        TEST(a_program_that_waits_for_each_kernel_gets_its_share),
-	        TEST(kernels_of_all_lengths_together),
-	        TEST(every_way_to_launch_counts),
-	        TEST(what_is_captured_costs_when_it_runs),
-	        TEST(a_share_changes_while_it_runs),
-	        TEST(the_policy_decides_when_the_limit_holds),
-	        TEST(a_blocked_container_waits_out_its_lease),
-	        TEST(launches_are_seen_whatever_the_limit),
-	        TEST(a_kernel_that_cannot_finish_does_not_hold_the_next_for_ever),
-	        TEST(debt_beyond_reason_is_forgotten),
-	        TEST(processes_share_by_time_and_not_by_count),
-	        TEST(many_processes_together_keep_to_the_containers_share),
+		TEST(kernels_of_10_us),
+		TEST(kernels_of_100_us),
+		TEST(kernels_of_1_ms),
+		TEST(kernels_of_10_ms),
+		TEST(kernels_of_100_ms),
+		TEST(a_program_that_waits_for_each_kernel_gets_its_share),
+		TEST(kernels_of_all_lengths_together),
+		TEST(every_way_to_launch_counts),
+		TEST(what_is_captured_costs_when_it_runs),
+		TEST(a_share_changes_while_it_runs),
+		TEST(the_policy_decides_when_the_limit_holds),
+		TEST(a_blocked_container_waits_out_its_lease),
+		TEST(launches_are_seen_whatever_the_limit),
+		TEST(a_kernel_that_cannot_finish_does_not_hold_the_next_for_ever),
+		TEST(debt_beyond_reason_is_forgotten),
+		TEST(processes_share_by_time_and_not_by_count),
+		TEST(many_processes_together_keep_to_the_containers_share),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

@@ -1,4 +1,9 @@
 /* Where limits come from, and that a promised limit which cannot be read stops the process. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/stat.h>
+
+#include "legacy_region.h"
 #include "log.h"
 #include "rig.h"
 
@@ -182,6 +187,82 @@ static void a_region_that_cannot_be_written_leaves_the_process_its_own_limit(voi
 	CHECK_EQUAL(allocate(1), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+static void another_user_of_the_container_shares_the_region(void)
+{
+	struct grant grant = rig_grant(1, GIB, 100);
+	int status;
+
+	CHECK(chmod(".", 0777) == 0);
+	rig_cards(1, 8 * GIB);
+	rig_write(&grant);
+	rig_context(0);
+	CHECK_EQUAL(allocate(600 * MIB), CUDA_SUCCESS);
+	CHECK(chmod("cards.state", 0666) == 0);
+	if (fork() == 0) {
+		if (geteuid() == 0)
+			CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+		unsetenv("HOME");
+		rig_context(0);
+		CHECK_EQUAL(allocate(500 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+		CHECK_EQUAL(allocate(400 * MIB), CUDA_SUCCESS);
+		exit(0);
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+	CHECK_EQUAL(allocate(400 * MIB), CUDA_SUCCESS); /* and is seen to have gone, whoever he was */
+}
+
+static void the_reference_region_is_written_beside_ours(void)
+{
+	struct grant grant = rig_grant(2, GIB, 30);
+	struct legacy_region *legacy;
+	CUfunction kernel;
+	struct stat file;
+	CUdeviceptr a;
+	int fd;
+
+	rig_cards(2, 8 * GIB);
+	grant.priority = 3;
+	rig_write(&grant);
+	setenv("HAMI_LEGACY_REGION", "true", 1);
+	setenv("CUDA_DEVICE_MEMORY_SHARED_CACHE", "./legacy.cache", 1);
+	rig_context(1);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 300 * MIB), CUDA_SUCCESS);
+	fd = open("legacy.cache", O_RDWR);
+	CHECK(fd >= 0 && fstat(fd, &file) == 0 && file.st_size == LEGACY_FILE_BYTES);
+	legacy = mmap(NULL, sizeof(*legacy), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(legacy != MAP_FAILED);
+	CHECK_EQUAL(atomic_load(&legacy->initialised), LEGACY_MAGIC);
+	CHECK_EQUAL(legacy->device_count, 2);
+	CHECK_EQUAL(legacy->limit_bytes[1], GIB);
+	CHECK_EQUAL(legacy->sm_percent[1], 30);
+	CHECK_EQUAL(legacy->priority, 3);
+	CHECK(strcmp(legacy->uuids[1], rig_uuid(1)) == 0);
+	CHECK_EQUAL(legacy->slot_count, 1);
+	CHECK_EQUAL(legacy->slots[0].status, 1);
+	CHECK_EQUAL(legacy->slots[0].pid, getpid());
+	CHECK_EQUAL(legacy->slots[0].used[1].total_bytes, 300 * MIB);
+	CHECK_EQUAL(legacy->slots[0].used[1].data_bytes, 300 * MIB);
+	CHECK_EQUAL(cuMemFree_v2(a), CUDA_SUCCESS);
+	CHECK_EQUAL(legacy->slots[0].used[1].total_bytes, 0);
+	atomic_store(&legacy->recent_kernel, 0);
+	kernel = rig_kernel("k");
+	CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+	CHECK_EQUAL(atomic_load(&legacy->recent_kernel), 2);
+	CHECK(atomic_load(&legacy->last_kernel_seconds) != 0);
+}
+
+static void look_ups_of_unknown_functions_are_counted(void)
+{
+	uint64_t before;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	before = atomic_load(&rig_region()->slots[0].passed);
+	CHECK(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuDeviceGetName") != NULL);
+	CHECK_EQUAL(atomic_load(&rig_region()->slots[0].passed), before + 1);
+}
+
 static void a_program_without_cuda_maps_nothing(void)
 {
 	char line[512];
@@ -198,17 +279,20 @@ static void a_program_without_cuda_maps_nothing(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(the_environment_limits_where_there_is_no_grant),
-	        TEST(the_environment_counts_devices_as_the_container_has_them),
-	        TEST(the_environment_can_only_lower_a_grant),
-	        TEST(the_environment_cannot_raise_a_grant),
-	        TEST(the_agents_own_value_in_the_environment_does_not_hold_a_resize_back),
-	        TEST(an_unreadable_limit_stops_the_process),
-	        TEST(a_damaged_grant_stops_the_process),
-	        TEST(a_grant_that_is_being_written_is_waited_for),
-	        TEST(without_any_limit_nothing_happens),
-	        TEST(a_region_that_cannot_be_written_leaves_the_process_its_own_limit),
-	        TEST(a_program_without_cuda_maps_nothing),
+		TEST(the_environment_limits_where_there_is_no_grant),
+		TEST(the_environment_counts_devices_as_the_container_has_them),
+		TEST(the_environment_can_only_lower_a_grant),
+		TEST(the_environment_cannot_raise_a_grant),
+		TEST(the_agents_own_value_in_the_environment_does_not_hold_a_resize_back),
+		TEST(an_unreadable_limit_stops_the_process),
+		TEST(a_damaged_grant_stops_the_process),
+		TEST(a_grant_that_is_being_written_is_waited_for),
+		TEST(without_any_limit_nothing_happens),
+		TEST(a_region_that_cannot_be_written_leaves_the_process_its_own_limit),
+		TEST(another_user_of_the_container_shares_the_region),
+		TEST(the_reference_region_is_written_beside_ours),
+		TEST(look_ups_of_unknown_functions_are_counted),
+		TEST(a_program_without_cuda_maps_nothing),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

@@ -43,7 +43,7 @@ static void dlsym_finds_our_stand_ins(void)
 	CHECK_OURS(dlsym(RTLD_DEFAULT, "cuMemFree_v2"));
 	CHECK_OURS(dlsym(library, "cuGetProcAddress_v2"));
 	CHECK_OURS(dlvsym(library, "cuMemCreate", "ANY") != NULL ? dlvsym(library, "cuMemCreate", "ANY")
-	                                                         : dlsym(library, "cuMemCreate"));
+								 : dlsym(library, "cuMemCreate"));
 	CHECK(dlsym(library, "cuMemAlloc_v2") != dlsym(library, "cuMemAlloc"));
 }
 
@@ -136,13 +136,13 @@ static void every_hook_is_found_by_symbol_and_by_version(void)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const cuuint64_t flags =
-		        strcmp(rows[i].stream, "PER_THREAD") == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
+			strcmp(rows[i].stream, "PER_THREAD") == 0 ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
 		void *by_symbol = dlsym(library, rows[i].symbol);
 		void *by_version = ask(rows[i].base, rows[i].version, flags, CUDA_SUCCESS);
 
 		if (by_symbol != by_version || strcmp(owner_of(by_symbol), "libvgpu.so") != 0) {
 			fprintf(stderr, "%s: by symbol %s, by version %s\n", rows[i].symbol, owner_of(by_symbol),
-			        owner_of(by_version));
+				owner_of(by_version));
 			_exit(1);
 		}
 	}
@@ -175,16 +175,16 @@ static void looking_up_starts_nothing(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(dlsym_finds_our_stand_ins),
-	        TEST(what_we_do_not_know_passes),
-	        TEST(a_library_of_somebody_else_is_left_alone),
-	        TEST(the_caller_of_dlsym_stays_the_caller),
-	        TEST(each_version_gets_its_own_abi),
-	        TEST(the_threads_own_stream_is_kept),
-	        TEST(the_drivers_no_is_kept),
-	        TEST(every_hook_is_found_by_symbol_and_by_version),
-	        TEST(a_function_found_either_way_is_held_to_the_limit),
-	        TEST(looking_up_starts_nothing),
+		TEST(dlsym_finds_our_stand_ins),
+		TEST(what_we_do_not_know_passes),
+		TEST(a_library_of_somebody_else_is_left_alone),
+		TEST(the_caller_of_dlsym_stays_the_caller),
+		TEST(each_version_gets_its_own_abi),
+		TEST(the_threads_own_stream_is_kept),
+		TEST(the_drivers_no_is_kept),
+		TEST(every_hook_is_found_by_symbol_and_by_version),
+		TEST(a_function_found_either_way_is_held_to_the_limit),
+		TEST(looking_up_starts_nothing),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

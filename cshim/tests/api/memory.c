@@ -5,7 +5,7 @@
 static CUmemAllocationProp on_device(int device)
 {
 	return (CUmemAllocationProp){
-	        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
 /* The region and the card agree. */
@@ -61,7 +61,7 @@ static void pitched_memory_counts_its_padding(void)
 	check_exact(512 * MIB);
 	CHECK_EQUAL(cuMemAllocPitch_v2(&a, &pitch, 8, 2 * MIB, 8), CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK_EQUAL(cuMemAllocPitch_v2(&a, &pitch, 8, 16, 0),
-	        CUDA_ERROR_INVALID_VALUE); /* the driver's answer, no division */
+		CUDA_ERROR_INVALID_VALUE); /* the driver's answer, no division */
 	check_exact(512 * MIB);
 }
 
@@ -80,11 +80,11 @@ static void managed_memory_counts(void)
 static void arrays_count_what_the_driver_takes_for_them(void)
 {
 	const CUDA_ARRAY_DESCRIPTOR flat = {
-	        .Width = 1000, .Height = 1000, .Format = CU_AD_FORMAT_HALF, .NumChannels = 2};
+		.Width = 1000, .Height = 1000, .Format = CU_AD_FORMAT_HALF, .NumChannels = 2};
 	const CUDA_ARRAY3D_DESCRIPTOR deep = {
-	        .Width = 512, .Height = 512, .Depth = 512, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+		.Width = 512, .Height = 512, .Depth = 512, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
 	const CUDA_ARRAY3D_DESCRIPTOR huge = {
-	        .Width = 4096, .Height = 4096, .Depth = 64, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
+		.Width = 4096, .Height = 4096, .Depth = 64, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 4};
 	CUmipmappedArray mipmap;
 	CUarray a, b, c;
 
@@ -106,9 +106,9 @@ static void arrays_count_what_the_driver_takes_for_them(void)
 static void the_oldest_arrays_count_too(void)
 {
 	const CUDA_ARRAY_DESCRIPTOR_v1 flat = {
-	        .Width = 16384, .Height = 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+		.Width = 16384, .Height = 16384, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
 	const CUDA_ARRAY3D_DESCRIPTOR_v1 deep = {
-	        .Width = 512, .Height = 512, .Depth = 512, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
+		.Width = 512, .Height = 512, .Depth = 512, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1};
 	CUarray a, b;
 
 	begin(GIB);
@@ -153,7 +153,7 @@ static void what_a_pool_gave_back_is_room_for_others(void)
 static void a_destroyed_pool_is_charged_until_it_is_empty(void)
 {
 	const CUmemPoolProps props = {
-	        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 	CUmemoryPool pool;
 	CUdeviceptr a, b;
 
@@ -282,7 +282,7 @@ static void a_captured_allocation_is_charged_when_its_graph_runs(void)
 static void imported_memory_is_shown_and_not_charged(void)
 {
 	const CUDA_EXTERNAL_MEMORY_HANDLE_DESC desc = {
-	        .type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = 4 * GIB};
+		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = 4 * GIB};
 	CUexternalMemory memory;
 
 	begin(GIB);
@@ -475,34 +475,34 @@ static void memory_without_a_limit_is_counted(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(plain_memory_is_held_to_the_limit),
-	        TEST(the_oldest_functions_count_too),
-	        TEST(pitched_memory_counts_its_padding),
-	        TEST(managed_memory_counts),
-	        TEST(arrays_count_what_the_driver_takes_for_them),
-	        TEST(the_oldest_arrays_count_too),
-	        TEST(a_pool_is_charged_what_it_holds),
-	        TEST(what_a_pool_gave_back_is_room_for_others),
-	        TEST(a_destroyed_pool_is_charged_until_it_is_empty),
-	        TEST(a_pool_with_a_threshold_stays_charged_until_it_is_trimmed),
-	        TEST(unmapped_blocks_live_until_handle_and_mappings_are_gone),
-	        TEST(a_retained_handle_keeps_its_block),
-	        TEST(memory_of_the_host_is_not_charged),
-	        TEST(graphs_are_charged_what_the_device_keeps_for_them),
-	        TEST(a_captured_allocation_is_charged_when_its_graph_runs),
-	        TEST(imported_memory_is_shown_and_not_charged),
-	        TEST(a_context_is_charged_once_and_takes_its_memory_with_it),
-	        TEST(a_context_that_does_not_fit_is_refused),
-	        TEST(the_last_release_of_a_primary_context_ends_it),
-	        TEST(what_the_driver_refuses_costs_nothing),
-	        TEST(unknown_pointers_get_the_drivers_answer),
-	        TEST(without_a_context_the_driver_says_so),
-	        TEST(a_device_that_cannot_be_asked_for_is_not_guessed),
-	        TEST(a_full_card_pages_where_the_grant_oversubscribes),
-	        TEST(a_full_card_is_the_drivers_to_report_otherwise),
-	        TEST(ten_thousand_allocations_are_found_again),
-	        TEST(a_whole_card_is_not_counted),
-	        TEST(memory_without_a_limit_is_counted),
+		TEST(plain_memory_is_held_to_the_limit),
+		TEST(the_oldest_functions_count_too),
+		TEST(pitched_memory_counts_its_padding),
+		TEST(managed_memory_counts),
+		TEST(arrays_count_what_the_driver_takes_for_them),
+		TEST(the_oldest_arrays_count_too),
+		TEST(a_pool_is_charged_what_it_holds),
+		TEST(what_a_pool_gave_back_is_room_for_others),
+		TEST(a_destroyed_pool_is_charged_until_it_is_empty),
+		TEST(a_pool_with_a_threshold_stays_charged_until_it_is_trimmed),
+		TEST(unmapped_blocks_live_until_handle_and_mappings_are_gone),
+		TEST(a_retained_handle_keeps_its_block),
+		TEST(memory_of_the_host_is_not_charged),
+		TEST(graphs_are_charged_what_the_device_keeps_for_them),
+		TEST(a_captured_allocation_is_charged_when_its_graph_runs),
+		TEST(imported_memory_is_shown_and_not_charged),
+		TEST(a_context_is_charged_once_and_takes_its_memory_with_it),
+		TEST(a_context_that_does_not_fit_is_refused),
+		TEST(the_last_release_of_a_primary_context_ends_it),
+		TEST(what_the_driver_refuses_costs_nothing),
+		TEST(unknown_pointers_get_the_drivers_answer),
+		TEST(without_a_context_the_driver_says_so),
+		TEST(a_device_that_cannot_be_asked_for_is_not_guessed),
+		TEST(a_full_card_pages_where_the_grant_oversubscribes),
+		TEST(a_full_card_is_the_drivers_to_report_otherwise),
+		TEST(ten_thousand_allocations_are_found_again),
+		TEST(a_whole_card_is_not_counted),
+		TEST(memory_without_a_limit_is_counted),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

@@ -70,7 +70,7 @@ static void a_forked_child_begins_with_nothing(void)
 
 		rig_context(0);
 		CHECK_EQUAL(
-		        cuMemAlloc_v2(&a, 500 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* its parent's memory still counts */
+			cuMemAlloc_v2(&a, 500 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* its parent's memory still counts */
 		CHECK_EQUAL(cuMemAlloc_v2(&a, 400 * MIB), CUDA_SUCCESS);
 		CHECK_EQUAL(rig_charged(0), 1000 * MIB);
 		_exit(0);
@@ -93,7 +93,7 @@ static void a_child_of_a_bare_clone_begins_with_nothing_too(void)
 		CUdeviceptr a;
 
 		if (cuMemAlloc_v2(&a, 500 * MIB) != CUDA_ERROR_OUT_OF_MEMORY ||
-		        cuMemAlloc_v2(&a, 400 * MIB) != CUDA_SUCCESS)
+			cuMemAlloc_v2(&a, 400 * MIB) != CUDA_SUCCESS)
 			_exit(1);
 		_exit(rig_charged(0) == 1000 * MIB ? 0 : 2);
 	}
@@ -315,18 +315,18 @@ static void the_out_of_memory_killer_takes_the_largest(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(what_an_ended_process_held_is_free),
-	        TEST(a_killed_process_makes_room_when_it_is_needed),
-	        TEST(a_forked_child_begins_with_nothing),
-	        TEST(a_child_of_a_bare_clone_begins_with_nothing_too),
-	        TEST(what_was_held_before_exec_is_free_after_it),
-	        TEST(a_program_without_cuda_after_exec_holds_nothing),
-	        TEST(threads_leave_an_exact_count),
-	        TEST(a_zombie_with_living_threads_is_alive),
-	        TEST(closing_every_descriptor_changes_nothing),
-	        TEST(no_descriptor_and_no_signal_handler_is_left),
-	        TEST(of_two_processes_that_race_for_the_last_bytes_one_wins),
-	        TEST(the_out_of_memory_killer_takes_the_largest),
+		TEST(what_an_ended_process_held_is_free),
+		TEST(a_killed_process_makes_room_when_it_is_needed),
+		TEST(a_forked_child_begins_with_nothing),
+		TEST(a_child_of_a_bare_clone_begins_with_nothing_too),
+		TEST(what_was_held_before_exec_is_free_after_it),
+		TEST(a_program_without_cuda_after_exec_holds_nothing),
+		TEST(threads_leave_an_exact_count),
+		TEST(a_zombie_with_living_threads_is_alive),
+		TEST(closing_every_descriptor_changes_nothing),
+		TEST(no_descriptor_and_no_signal_handler_is_left),
+		TEST(of_two_processes_that_race_for_the_last_bytes_one_wins),
+		TEST(the_out_of_memory_killer_takes_the_largest),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

@@ -204,7 +204,7 @@ static void many_steps_on_the_second_device_stay_there(void)
 static void a_device_that_was_not_granted_is_refused(void)
 {
 	const CUmemAllocationProp prop = {
-	        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
 	struct grant grant = rig_grant(1, GIB, 100);
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr a;
@@ -220,7 +220,7 @@ static void a_device_that_was_not_granted_is_refused(void)
 static void a_block_is_charged_where_it_is_placed(void)
 {
 	const CUmemAllocationProp prop = {
-	        .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}};
 	CUmemGenericAllocationHandle handle;
 
 	begin_four();
@@ -241,17 +241,17 @@ static void nvml_without_a_driver_is_nvmls_answer(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(everything_shows_the_share),
-	        TEST(a_share_larger_than_the_card_is_the_card),
-	        TEST(a_limit_below_what_is_in_use_shows_no_free_memory),
-	        TEST(what_the_driver_uses_beyond_the_count_is_used),
-	        TEST(only_the_containers_processes_are_listed),
-	        TEST(visible_devices_are_counted_where_they_are),
-	        TEST(utilisation_is_the_devices_own),
-	        TEST(many_steps_on_the_second_device_stay_there),
-	        TEST(a_device_that_was_not_granted_is_refused),
-	        TEST(a_block_is_charged_where_it_is_placed),
-	        TEST(nvml_without_a_driver_is_nvmls_answer),
+		TEST(everything_shows_the_share),
+		TEST(a_share_larger_than_the_card_is_the_card),
+		TEST(a_limit_below_what_is_in_use_shows_no_free_memory),
+		TEST(what_the_driver_uses_beyond_the_count_is_used),
+		TEST(only_the_containers_processes_are_listed),
+		TEST(visible_devices_are_counted_where_they_are),
+		TEST(utilisation_is_the_devices_own),
+		TEST(many_steps_on_the_second_device_stay_there),
+		TEST(a_device_that_was_not_granted_is_refused),
+		TEST(a_block_is_charged_where_it_is_placed),
+		TEST(nvml_without_a_driver_is_nvmls_answer),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

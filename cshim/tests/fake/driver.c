@@ -60,7 +60,7 @@ CUresult fake_enter(const char *function)
 {
 	for (int i = 0; i < INJECTIONS; i++)
 		if (atomic_load_explicit(&injections[i].left, memory_order_relaxed) > 0 &&
-		        strcmp(injections[i].function, function) == 0 && atomic_fetch_sub(&injections[i].left, 1) > 0)
+			strcmp(injections[i].function, function) == 0 && atomic_fetch_sub(&injections[i].left, 1) > 0)
 			return injections[i].result;
 	return atomic_load_explicit(&initialised, memory_order_relaxed) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
@@ -86,7 +86,7 @@ static const struct entry *find(const char *name, int version, cuuint64_t flags,
 }
 
 CUresult cuGetProcAddress_v2(
-        const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
+	const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
 	const struct entry *entry;
 	bool too_old;
@@ -97,8 +97,8 @@ CUresult cuGetProcAddress_v2(
 	*pfn = entry != NULL ? entry->address : NULL;
 	if (symbolStatus != NULL)
 		*symbolStatus = entry != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
-		                : too_old     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-		                              : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+				: too_old     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+					      : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 	return entry != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -223,7 +223,7 @@ static CUresult context_open(struct CUctx_st *context, CUdevice ordinal, bool pr
 	if (!fake_take(card, fake_state()->devices[card].context_bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*context = (struct CUctx_st){
-	        .device = card, .ordinal = ordinal, .id = atomic_fetch_add(&last_context, 1) + 1, .primary = primary};
+		.device = card, .ordinal = ordinal, .id = atomic_fetch_add(&last_context, 1) + 1, .primary = primary};
 	return CUDA_SUCCESS;
 }
 

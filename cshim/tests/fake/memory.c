@@ -105,7 +105,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 }
 
 CUresult cuMemAllocPitch_v2(
-        CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
+	CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
 {
 	uint64_t address;
 	CUresult result;
@@ -122,7 +122,7 @@ CUresult cuMemAllocPitch_v2(
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
-        unsigned int ElementSizeBytes)
+	unsigned int ElementSizeBytes)
 {
 	uint64_t address;
 	CUresult result;
@@ -230,7 +230,7 @@ static uint64_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	const uint64_t texel = desc->Format == CU_AD_FORMAT_FLOAT ? 4u : desc->Format == CU_AD_FORMAT_HALF ? 2u : 1u;
 	uint64_t bytes = 0, width = desc->Width, height = desc->Height ? desc->Height : 1,
-	         depth = desc->Depth ? desc->Depth : 1;
+		 depth = desc->Depth ? desc->Depth : 1;
 
 	for (unsigned i = 0; i < levels; i++) {
 		bytes += width * height * depth * desc->NumChannels * texel;
@@ -264,7 +264,7 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *desc)
 
 	ENTER();
 	full = (CUDA_ARRAY3D_DESCRIPTOR){
-	        .Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
+		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
 	return array_create((void **)pHandle, array_size(&full, 1));
 }
 
@@ -274,7 +274,7 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *desc)
 
 	ENTER();
 	full = (CUDA_ARRAY3D_DESCRIPTOR){
-	        .Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
+		.Width = desc->Width, .Height = desc->Height, .Format = desc->Format, .NumChannels = desc->NumChannels};
 	return array_create((void **)pHandle, array_size(&full, 1));
 }
 
@@ -290,10 +290,10 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *des
 
 	ENTER();
 	full = (CUDA_ARRAY3D_DESCRIPTOR){.Width = desc->Width,
-	        .Height = desc->Height,
-	        .Depth = desc->Depth,
-	        .Format = desc->Format,
-	        .NumChannels = desc->NumChannels};
+		.Height = desc->Height,
+		.Depth = desc->Depth,
+		.Format = desc->Format,
+		.NumChannels = desc->NumChannels};
 	return array_create((void **)pHandle, array_size(&full, 1));
 }
 
@@ -343,7 +343,7 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requiremen
 }
 
 CUresult cuMipmappedArrayGetMemoryRequirements(
-        CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray mipmap, CUdevice device)
+	CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUmipmappedArray mipmap, CUdevice device)
 {
 	(void)device;
 	ENTER();
@@ -493,8 +493,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 	ENTER();
 	pthread_mutex_lock(&lock);
 	*(cuuint64_t *)value = attr == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
-	                       : attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT   ? pool->used
-	                                                                    : pool->threshold;
+			       : attr == CU_MEMPOOL_ATTR_USED_MEM_CURRENT   ? pool->used
+									    : pool->threshold;
 	pthread_mutex_unlock(&lock);
 	return CUDA_SUCCESS;
 }
@@ -541,7 +541,7 @@ static void block_drop(struct block *block)
 }
 
 CUresult cuMemCreate(
-        CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+	CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	const int card = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? fake_card(prop->location.id) : -1;
 	struct block *block;
@@ -586,7 +586,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 }
 
 CUresult cuMemAddressReserve(
-        CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags)
+	CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags)
 {
 	(void)alignment;
 	(void)addr;
@@ -605,7 +605,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 }
 
 CUresult cuMemMap(
-        CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+	CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	struct table_entry entry = {.key = ptr, .bytes = size};
 

@@ -184,7 +184,7 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t)
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
-        unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
+	unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
 {
 	(void)device, (void)utilization, (void)lastSeenTimeStamp;
 	ENTER();

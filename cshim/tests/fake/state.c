@@ -106,7 +106,7 @@ static struct fake_state *map_state(const char *config)
 			fail("the state cannot be opened", path);
 	}
 	state = mmap(
-	        NULL, sizeof(*state), PROT_READ | PROT_WRITE, fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+		NULL, sizeof(*state), PROT_READ | PROT_WRITE, fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
 	if (state == MAP_FAILED)
 		fail("the state cannot be mapped", path != NULL ? path : "anonymous");
 	if (atomic_load(&state->ready) == 0)
@@ -172,7 +172,7 @@ static void drop_dead(struct fake_state *state)
 		struct fake_process *process = &state->processes[i];
 
 		if (process->pid != 0 && process->pid != getpid() &&
-		        (kill(process->pid, 0) != 0 ? errno == ESRCH : started_at(process->pid) != process->started))
+			(kill(process->pid, 0) != 0 ? errno == ESRCH : started_at(process->pid) != process->started))
 			memset(process, 0, sizeof(*process));
 	}
 }
@@ -189,7 +189,7 @@ struct fake_process *fake_self(struct fake_state *state)
 		for (int i = 0; i < FAKE_PROCESSES; i++)
 			if (state->processes[i].pid == pid)
 				memset(&state->processes[i], 0,
-				        sizeof(state->processes[i])); /* another image of ours, before exec */
+					sizeof(state->processes[i])); /* another image of ours, before exec */
 		for (int i = 0; i < FAKE_PROCESSES; i++) {
 			struct fake_process *process = &state->processes[i];
 
@@ -266,7 +266,7 @@ static int choose(const char *list, int devices[FAKE_DEVICES], int count)
 		return count;
 	snprintf(text, sizeof(text), "%s", list);
 	for (char *word = strtok_r(rest, ",", &rest); word != NULL && chosen_count < FAKE_DEVICES;
-	        word = strtok_r(NULL, ",", &rest)) {
+		word = strtok_r(NULL, ",", &rest)) {
 		char *end;
 		long number = strtol(word, &end, 10);
 		int found = -1;

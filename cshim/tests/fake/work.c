@@ -51,7 +51,7 @@ static void sleep_until(uint64_t at_ns)
 	for (uint64_t now = fake_now_ns(); now < at_ns; now = fake_now_ns()) {
 		const uint64_t left = at_ns - now;
 		const struct timespec pause = {
-		        .tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
+			.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
 
 		nanosleep(&pause, NULL);
 	}
@@ -155,8 +155,8 @@ static CUresult launch(CUfunction function, CUstream stream, bool per_thread)
 }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-        CUstream hStream, void **kernelParams, void **extra)
+	unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
+	CUstream hStream, void **kernelParams, void **extra)
 {
 	(void)gridDimX, (void)gridDimY, (void)gridDimZ, (void)blockDimX, (void)blockDimY, (void)blockDimZ;
 	(void)sharedMemBytes, (void)kernelParams, (void)extra;
@@ -165,8 +165,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-        CUstream hStream, void **kernelParams, void **extra)
+	unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
+	CUstream hStream, void **kernelParams, void **extra)
 {
 	(void)gridDimX, (void)gridDimY, (void)gridDimZ, (void)blockDimX, (void)blockDimY, (void)blockDimZ;
 	(void)sharedMemBytes, (void)kernelParams, (void)extra;
@@ -189,8 +189,8 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-        unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-        CUstream hStream, void **kernelParams)
+	unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
+	CUstream hStream, void **kernelParams)
 {
 	(void)gridDimX, (void)gridDimY, (void)gridDimZ, (void)blockDimX, (void)blockDimY, (void)blockDimZ;
 	(void)sharedMemBytes, (void)kernelParams;
@@ -199,8 +199,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-        unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-        unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
+	unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+	unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
 	(void)gridDimX, (void)gridDimY, (void)gridDimZ, (void)blockDimX, (void)blockDimY, (void)blockDimZ;
 	(void)sharedMemBytes, (void)kernelParams;
@@ -209,12 +209,12 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(
-        CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices, unsigned int flags)
+	CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices, unsigned int flags)
 {
 	(void)flags;
 	ENTER();
 	return numDevices > 0 ? launch(launchParamsList[0].function, launchParamsList[0].hStream, false)
-	                      : CUDA_ERROR_INVALID_VALUE;
+			      : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuLaunch(CUfunction f)
@@ -351,7 +351,7 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 }
 
 CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-        size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+	size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
 {
 	(void)dependencies, (void)numDependencies;
 	ENTER();
@@ -361,7 +361,7 @@ CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
-        size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+	size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
 	(void)dependencies, (void)numDependencies;
 	ENTER();
@@ -416,7 +416,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 }
 
 CUresult cuGraphInstantiate(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
 	(void)phErrorNode, (void)logBuffer, (void)bufferSize;
 	ENTER();
@@ -424,7 +424,7 @@ CUresult cuGraphInstantiate(
 }
 
 CUresult cuGraphInstantiate_v2(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
 {
 	(void)phErrorNode, (void)logBuffer, (void)bufferSize;
 	ENTER();
@@ -439,7 +439,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, u
 }
 
 CUresult cuGraphInstantiateWithParams(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	(void)instantiateParams;
 	ENTER();
@@ -447,7 +447,7 @@ CUresult cuGraphInstantiateWithParams(
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(
-        CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	(void)instantiateParams;
 	ENTER();
@@ -517,7 +517,7 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-        const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
+	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
 	(void)dependencies, (void)dependencyData, (void)numDependencies, (void)mode;
 	ENTER();
@@ -525,7 +525,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
 }
 
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-        const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
+	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
 {
 	(void)dependencies, (void)dependencyData, (void)numDependencies, (void)mode;
 	ENTER();

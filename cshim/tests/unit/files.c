@@ -180,19 +180,19 @@ static void a_uuid_is_the_same_from_text_and_any_text_has_one(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(the_checksum_is_the_one_of_zlib),
-	        TEST(a_valid_grant_is_accepted),
-	        TEST(a_short_foreign_or_half_written_file_is_told_apart),
-	        TEST(any_flipped_bit_of_what_was_granted_is_noticed),
-	        TEST(a_limit_of_nothing_must_be_said_in_words),
-	        TEST(fields_out_of_range_are_refused),
-	        TEST(a_name_with_brackets_and_blanks_does_not_move_the_fields),
-	        TEST(a_line_cut_short_is_refused),
-	        TEST(a_reused_pid_is_another_process),
-	        TEST(another_image_after_exec_is_another_process),
-	        TEST(a_zombie_is_dead_unless_its_threads_go_on),
-	        TEST(this_process_is_alive_and_its_past_image_is_not),
-	        TEST(a_uuid_is_the_same_from_text_and_any_text_has_one),
+		TEST(the_checksum_is_the_one_of_zlib),
+		TEST(a_valid_grant_is_accepted),
+		TEST(a_short_foreign_or_half_written_file_is_told_apart),
+		TEST(any_flipped_bit_of_what_was_granted_is_noticed),
+		TEST(a_limit_of_nothing_must_be_said_in_words),
+		TEST(fields_out_of_range_are_refused),
+		TEST(a_name_with_brackets_and_blanks_does_not_move_the_fields),
+		TEST(a_line_cut_short_is_refused),
+		TEST(a_reused_pid_is_another_process),
+		TEST(another_image_after_exec_is_another_process),
+		TEST(a_zombie_is_dead_unless_its_threads_go_on),
+		TEST(this_process_is_alive_and_its_past_image_is_not),
+		TEST(a_uuid_is_the_same_from_text_and_any_text_has_one),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

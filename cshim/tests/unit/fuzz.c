@@ -32,7 +32,7 @@ static uint64_t word(void)
 	static const uint64_t edges[] = {0, 1, UINT64_MAX, INT64_MAX, REGION_BYTES_MASK, REGION_MAGIC, 1024};
 
 	return below(3) == 0 ? edges[below(sizeof(edges) / sizeof(edges[0]))]
-	                     : (uint64_t)rand_r(&seed) << 33 ^ (uint64_t)rand_r(&seed);
+			     : (uint64_t)rand_r(&seed) << 33 ^ (uint64_t)rand_r(&seed);
 }
 
 static void any_grant_is_judged(void)
@@ -52,7 +52,7 @@ static void any_grant_is_judged(void)
 			grant->checksum = grant_checksum(grant);
 			if (grant_judge(grant, length) == GRANT_OK)
 				CHECK(grant->device_count > 0 && grant->device_count <= GRANT_DEVICES &&
-				        strlen(grant->region_path) < GRANT_PATH_BYTES);
+					strlen(grant->region_path) < GRANT_PATH_BYTES);
 		} else {
 			CHECK(grant_judge(grant, length) == GRANT_TOO_SHORT);
 		}
@@ -158,11 +158,11 @@ static void a_short_or_long_file_is_a_region_or_none(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(any_grant_is_judged),
-	        TEST(any_stat_line_is_read_or_refused),
-	        TEST(any_text_is_a_limit_or_refused),
-	        TEST(any_region_is_worked_with),
-	        TEST(a_short_or_long_file_is_a_region_or_none),
+		TEST(any_grant_is_judged),
+		TEST(any_stat_line_is_read_or_refused),
+		TEST(any_text_is_a_limit_or_refused),
+		TEST(any_region_is_worked_with),
+		TEST(a_short_or_long_file_is_a_region_or_none),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

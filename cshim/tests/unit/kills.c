@@ -188,8 +188,8 @@ static void a_stopped_process_holds_nobody_up(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(usage_is_exact_after_every_kill),
-	        TEST(a_stopped_process_holds_nobody_up),
+		TEST(usage_is_exact_after_every_kill),
+		TEST(a_stopped_process_holds_nobody_up),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

@@ -35,8 +35,8 @@ static void no_limit_is_a_word(void)
 static void whatever_is_unclear_is_refused(void)
 {
 	static const char *const texts[] = {"1.5G", "08G", "010m", "0x10M", "50%", "", " ", "-1", "0", "0m",
-	        "99999999999G", "99999999999999999999", "G", "4 G", "4GG", "4Gb i", "4T", "+4G", "4e3", "NaN", "none4",
-	        "nonee", "4G;", "\t"};
+		"99999999999G", "99999999999999999999", "G", "4 G", "4GG", "4Gb i", "4T", "+4G", "4e3", "NaN", "none4",
+		"nonee", "4G;", "\t"};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		uint64_t bytes;
@@ -64,7 +64,7 @@ static void switches_are_on_only_when_said(void)
 {
 	CHECK(quantity_switch("true") && quantity_switch("1") && quantity_switch(" ON "));
 	CHECK(!quantity_switch(NULL) && !quantity_switch("") && !quantity_switch("0") && !quantity_switch("11") &&
-	        !quantity_switch("truely"));
+		!quantity_switch("truely"));
 }
 
 static void any_bytes_are_read_or_refused(void)
@@ -91,12 +91,12 @@ static void any_bytes_are_read_or_refused(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(clear_limits_are_read),
-	        TEST(no_limit_is_a_word),
-	        TEST(whatever_is_unclear_is_refused),
-	        TEST(percents_are_whole_numbers_to_a_hundred),
-	        TEST(switches_are_on_only_when_said),
-	        TEST(any_bytes_are_read_or_refused),
+		TEST(clear_limits_are_read),
+		TEST(no_limit_is_a_word),
+		TEST(whatever_is_unclear_is_refused),
+		TEST(percents_are_whole_numbers_to_a_hundred),
+		TEST(switches_are_on_only_when_said),
+		TEST(any_bytes_are_read_or_refused),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

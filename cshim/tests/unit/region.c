@@ -285,7 +285,7 @@ static void all_slots_taken_is_said(void)
 	struct region *region = open_region(&fd);
 
 	for (unsigned i = 0; i < REGION_SLOTS;
-	        i++) /* live processes of another namespace, which hold no lock we can see */
+		i++) /* live processes of another namespace, which hold no lock we can see */
 		atomic_store(&region->slots[i].owner, process_owner_word(getppid(), 0));
 	CHECK_EQUAL(attach_take_slot(region, &self, NULL, -1), NO_SLOT);
 }
@@ -320,22 +320,22 @@ static void the_table_agrees_with_a_plain_list(void)
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	        TEST(room_is_taken_and_given_back_exactly),
-	        TEST(the_drivers_overhead_counts_as_used),
-	        TEST(devices_do_not_share_room),
-	        TEST(a_winner_that_stops_before_settling_is_counted),
-	        TEST(one_that_stops_before_winning_is_not_counted),
-	        TEST(settling_twice_changes_nothing),
-	        TEST(many_processes_never_exceed_the_limit),
-	        TEST(of_two_that_race_for_room_for_one_exactly_one_wins),
-	        TEST(a_new_file_is_a_valid_region),
-	        TEST(a_foreign_file_or_a_link_is_not_used),
-	        TEST(a_dead_process_is_cleared_by_the_next),
-	        TEST(a_live_process_is_left_alone),
-	        TEST(a_late_reaper_does_not_touch_the_next_owner),
-	        TEST(a_process_of_another_namespace_lives_while_it_holds_its_lock),
-	        TEST(all_slots_taken_is_said),
-	        TEST(the_table_agrees_with_a_plain_list),
+		TEST(room_is_taken_and_given_back_exactly),
+		TEST(the_drivers_overhead_counts_as_used),
+		TEST(devices_do_not_share_room),
+		TEST(a_winner_that_stops_before_settling_is_counted),
+		TEST(one_that_stops_before_winning_is_not_counted),
+		TEST(settling_twice_changes_nothing),
+		TEST(many_processes_never_exceed_the_limit),
+		TEST(of_two_that_race_for_room_for_one_exactly_one_wins),
+		TEST(a_new_file_is_a_valid_region),
+		TEST(a_foreign_file_or_a_link_is_not_used),
+		TEST(a_dead_process_is_cleared_by_the_next),
+		TEST(a_live_process_is_left_alone),
+		TEST(a_late_reaper_does_not_touch_the_next_owner),
+		TEST(a_process_of_another_namespace_lives_while_it_holds_its_lock),
+		TEST(all_slots_taken_is_said),
+		TEST(the_table_agrees_with_a_plain_list),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }
