@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hami_devices.model import Charge
-from hami_protocol.devices import ContainerKind, VendorAssignment
+from hami_protocol.devices import ContainerKind, DeviceShare, VendorAssignment
 
 Slot = tuple[str, str]
 """Vendor and UUID."""
-Amount = tuple[int, int, int]
-"""Shares, MiB and cores."""
-NOTHING: Amount = (0, 0, 0)
+Amount = tuple[int, int, int, str]
+"""Slots, MiB, cores, and how they are used."""
+NOTHING: Amount = (0, 0, 0, "")
 
 
 class Account:
@@ -29,19 +29,20 @@ class Account:
         """What sidecars and applications so far hold at once."""
         self._peak: dict[Slot, Amount] = {}
 
-    def add(self, kind: ContainerKind, shares: Iterable[tuple[Slot, int, int]]) -> None:
-        """Charge one container with its shares: device, MiB and cores of each."""
+    def add(self, kind: ContainerKind, vendor: str, shares: Iterable[DeviceShare]) -> None:
+        """Charge one container with its shares of one vendor."""
         held: dict[Slot, Amount] = self.running if kind is not ContainerKind.INIT else dict(self.running)
-        for slot, memory_mib, cores in shares:
-            count, memory, percent = held.get(slot, NOTHING)
-            held[slot] = (count + 1, memory + memory_mib, percent + cores)
+        for share in shares:
+            slot = (vendor, share.uuid)
+            slots, memory_mib, cores, mark = held.get(slot, NOTHING)
+            held[slot] = (slots + share.slots, memory_mib + share.memory_mib, cores + share.cores, share.mark or mark)
         if kind is ContainerKind.INIT:
             self._raise_peak(held)
 
     def _raise_peak(self, held: dict[Slot, Amount]) -> None:
         for slot, amount in held.items():
             peak = self._peak.get(slot, NOTHING)
-            self._peak[slot] = (max(peak[0], amount[0]), max(peak[1], amount[1]), max(peak[2], amount[2]))
+            self._peak[slot] = (max(peak[0], amount[0]), max(peak[1], amount[1]), max(peak[2], amount[2]), amount[3] or peak[3])
 
     def charges(self) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
         """What the pod is charged while init containers may run, and when they are over; each by vendor and UUID."""
@@ -51,8 +52,8 @@ class Account:
 
 def _as_charges(held: dict[Slot, Amount]) -> tuple[Charge, ...]:
     return tuple(
-        Charge(uuid=uuid, vendor=vendor, shares=shares, memory_mib=memory, cores=cores)
-        for (vendor, uuid), (shares, memory, cores) in sorted(held.items())
+        Charge(uuid=uuid, vendor=vendor, shares=slots, memory_mib=memory_mib, cores=cores, mark=mark)
+        for (vendor, uuid), (slots, memory_mib, cores, mark) in sorted(held.items())
     )
 
 
@@ -61,5 +62,5 @@ def charges_of(assignments: Sequence[VendorAssignment]) -> tuple[tuple[Charge, .
     account = Account()
     for assignment in assignments:
         for container in assignment.containers:
-            account.add(container.kind, (((assignment.vendor, s.uuid), s.memory_mib, s.cores) for s in container.shares))
+            account.add(container.kind, assignment.vendor, container.shares)
     return account.charges()

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from hami_devices.requests import quantity, read_container
-from hami_devices.vendor import Vendor
+from hami_devices.vendor import Asking, Vendor
 from hami_protocol import quantities
 from hami_protocol.kubernetes import Container, Pod
 from hami_protocol.pods import containers_in_order
 
 
 class SetLimit(Struct, frozen=True, kw_only=True):
-    """Set ``resources.limits[resource]`` of the container at ``path``."""
+    """Set ``resources.limits[resource]`` of the container at ``path``, and ``resources.requests[resource]`` where there is one."""
 
     path: str
     """As ``spec.containers[0]``."""
@@ -39,7 +39,14 @@ class SetRuntimeClass(Struct, frozen=True, kw_only=True):
     name: str
 
 
-Mutation = SetLimit | AddEnv | SetRuntimeClass
+class SetAnnotation(Struct, frozen=True, kw_only=True):
+    """Set ``metadata.annotations[name]``."""
+
+    name: str
+    value: str
+
+
+Mutation = SetLimit | AddEnv | SetRuntimeClass | SetAnnotation
 
 
 def mutations(pod: Pod, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:
@@ -51,21 +58,40 @@ def mutations(pod: Pod, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:
     changes: list[Mutation] = []
     runtime_class = pod.spec.runtime_class_name
     for container, _, path in containers_in_order(pod):
-        for vendor in vendors:
-            request = read_container(vendor, container, path)
-            if request is None:
-                changes.extend(_env(container, path, vendor.idle_env))
-                continue
+        asked = [
+            (vendor, request)
+            for vendor in vendors
+            if (request := read_container(vendor, container, path, pod.metadata.annotations)) is not None
+        ]
+        opened = {vendor.visible_env for vendor, _ in asked}
+        idle = dict(item for vendor in vendors for item in vendor.idle_env if item[0] not in opened)
+        changes.extend(_env(container, path, tuple(idle.items())))
+        for vendor, request in asked:
             changes.extend(_priority(vendor, container, path))
             changes.extend(_env(container, path, vendor.device_env))
-            if quantity(container, path, vendor.count_resource) is None:
+            if vendor.mutate is not None:
+                asking = Asking(vendor=vendor, container=container, path=path, annotations=pod.metadata.annotations)
+                changes.extend(change for change in vendor.mutate(asking, request) if change not in changes)
+            elif quantity(container, path, vendor.count_resource) is None:
                 changes.append(SetLimit(path=path, resource=vendor.count_resource, value=str(request.count)))
-            if request.whole and vendor.cores_resource and quantity(container, path, vendor.cores_resource) is None:
+            if request.whole and vendor.sets_default_cores and quantity(container, path, vendor.cores_resource) is None:
                 changes.append(SetLimit(path=path, resource=vendor.cores_resource, value=str(request.cores)))
             if not runtime_class and vendor.runtime_class:
                 runtime_class = vendor.runtime_class
                 changes.append(SetRuntimeClass(name=runtime_class))
     return tuple(changes)
+
+
+def resized(asking: Asking, resource: str, value: int) -> Iterator[Mutation]:
+    """The change that makes ``resource`` be ``value``; none where it is."""
+    found = quantity(asking.container, asking.path, resource)
+    if found is None or quantities.exact(found.value, field=found.field) != value:
+        yield SetLimit(path=asking.path, resource=resource, value=str(value))
+
+
+def with_env(container: Container, path: str, name: str, value: str) -> Iterator[Mutation]:
+    """The change that gives the container this environment variable; none where it has it."""
+    return _env(container, path, ((name, value),))
 
 
 def _priority(vendor: Vendor, container: Container, path: str) -> Iterator[Mutation]:

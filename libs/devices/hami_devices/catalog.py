@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from hami_devices import admission, nvidia, requests
+from hami_devices import admission, nvidia, records, requests
 from hami_devices.config import DeviceConfig
 from hami_devices.model import PodRequest
-from hami_devices.vendor import Vendor
+from hami_devices.vendor import Granted, Vendor
 from hami_protocol import assignment, keys
-from hami_protocol.devices import VendorAssignment
+from hami_protocol.devices import RegisteredDevice, VendorAssignment
 from hami_protocol.kubernetes import Pod
-from hami_protocol.pods import containers_in_order
 
 
 class Catalog:
@@ -40,7 +39,7 @@ class Catalog:
         self._by_name = {vendor.name: vendor for vendor in self.vendors}
         self._by_device_type = {vendor.device_type: vendor for vendor in self.vendors}
         self.managed_resources: tuple[str, ...] = tuple(name for vendor in self.vendors for name in vendor.resources)
-        self.system_pod_keys: frozenset[str] = keys.SYSTEM_POD_KEYS | {key for vendor in self.vendors for key in vendor.assignment_keys}
+        self.system_pod_keys: frozenset[str] = keys.SYSTEM_POD_KEYS | {key for vendor in self.vendors for key in vendor.system_keys}
 
     def vendor(self, name: str) -> Vendor:
         """The vendor with this common word.
@@ -80,16 +79,8 @@ class Catalog:
         Raises:
             RecordError: an annotation cannot be read.
         """
-        placed = containers_in_order(pod)
-        containers = [(container.name, kind) for container, kind, _ in placed]
-        found: list[VendorAssignment] = []
-        for vendor in self.vendors:
-            text = pod.metadata.annotations.get(vendor.allocated_key)
-            if text is not None:
-                resources = [{*(c.resources.limits or ()), *(c.resources.requests or ())} for c, _, _ in placed]
-                asking = [vendor.count_resource in named for named in resources]
-                found.append(assignment.decode(text, vendor.name, containers, asking=asking))
-        return tuple(found)
+        found = (records.read_assignment(pod, vendor) for vendor in self.vendors if vendor.allocated_key in pod.metadata.annotations)
+        return tuple(held for held in found if held is not None)
 
     def assignment_annotations(self, assignments: Sequence[VendorAssignment]) -> dict[str, str]:
         """The annotations that say what a pod was given: the log, and what is still to be handed out."""
@@ -97,4 +88,23 @@ class Catalog:
         for given in assignments:
             text = assignment.encode(given)
             annotations.update(dict.fromkeys(self.vendor(given.vendor).assignment_keys, text))
+        return annotations
+
+    def plugin_annotations(
+        self, pod: Pod, node: str, assignments: Sequence[VendorAssignment], devices: Mapping[str, RegisteredDevice], *, time_ns: int
+    ) -> dict[str, str]:
+        """What the vendors' own device plugins read on a pod besides.
+
+        Args:
+            pod: as it was admitted.
+            node: where it goes.
+            assignments: what it is given there.
+            devices: the node's, by UUID.
+            time_ns: now, in Unix nanoseconds.
+        """
+        annotations: dict[str, str] = {}
+        for given in assignments:
+            vendor = self.vendor(given.vendor)
+            if vendor.written is not None:
+                annotations |= vendor.written(Granted(pod=pod, node=node, assignment=given, devices=devices, time_ns=time_ns))
         return annotations

@@ -8,7 +8,7 @@ devices are given does not matter. The scheduler's columns answer the same for a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_devices.accounting import Account
@@ -16,10 +16,12 @@ from hami_devices.model import Charge, DeviceRequest, DeviceState, PodRequest, R
 from hami_devices.nvidia import MIG_MODE
 from hami_devices.order import Order, in_order, read_order
 from hami_devices.reasons import Misfit
+from hami_devices.rules import Choice, Demand, Outcome, Rules
 from hami_devices.scores import device_score
 from hami_devices.selectors import misfit as selector_misfit
 from hami_devices.topology import PairScores, pick_linked
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, VendorAssignment
+from hami_protocol.registration import clean
 
 _ANY = Selectors()
 WHOLE_CORES = 100
@@ -35,28 +37,48 @@ class NodeFit:
     """What the pod is charged while its init containers may run."""
     running_charges: tuple[Charge, ...]
     """What is left of it when they are over."""
+    bonus: float = 0.0
+    """How much better than others this node is, in points of the node score, by the vendors' own rules."""
 
 
 def fit_device(state: DeviceState, request: DeviceRequest, *, selectors: Selectors = _ANY, exclusive: bool = False) -> Reason | None:
     """Why one share of ``request`` does not fit on the device; None if it does. The first reason that holds, in this order."""
+    if (reason := _not_meant(state, request, selectors)) is not None:
+        return reason
+    device = state.device
+    need = demand(state, request)
+    if isinstance(need, Reason):
+        return need
+    if device.shares - state.used_shares < need.slots:
+        return Reason.SLOTS
+    if exclusive and state.used_shares:
+        return Reason.EXCLUSIVE
+    if device.memory_mib - state.used_memory_mib < need.memory_mib:
+        return Reason.MEMORY
+    if not need.ignores_cores and (reason := _cores_misfit(state, need.cores)) is not None:
+        return reason
+    return Reason.MIG if device.mode == MIG_MODE else None
+
+
+def _not_meant(state: DeviceState, request: DeviceRequest, selectors: Selectors) -> Reason | None:
+    """Why the device would not do even if it were free."""
     device = state.device
     if not device.healthy:
-        return Reason.HEALTH
+        return request.rules.unhealthy or Reason.HEALTH
     if state.cordoned:
         return Reason.CORDON
     if state.vendor != request.vendor:
         return Reason.TYPE
     if (reason := selector_misfit(selectors, device)) is not None:
         return reason
-    if state.used_shares >= device.shares:
-        return Reason.SLOTS
-    if exclusive and state.used_shares:
-        return Reason.EXCLUSIVE
-    if device.memory_mib - state.used_memory_mib < request.memory_on(device.memory_mib):
-        return Reason.MEMORY
-    if (reason := _cores_misfit(state, request.cores)) is not None:
-        return reason
-    return Reason.MIG if device.mode == MIG_MODE else None
+    return Reason.MODE if request.device_mode and device.mode != request.device_mode else None
+
+
+def demand(state: DeviceState, request: DeviceRequest) -> Demand | Reason:
+    """What one share of ``request`` takes of the device; why the device cannot give it, where the vendor says so."""
+    if request.rules.demand is not None:
+        return request.rules.demand(state, request)
+    return Demand(memory_mib=request.memory_on(state.device.memory_mib), cores=request.cores)
 
 
 def _cores_misfit(state: DeviceState, cores: int) -> Reason | None:
@@ -77,6 +99,7 @@ def fit_container(
     weights: Weights = Weights(),  # noqa: B008  # frozen
     pair_scores: PairScores | None = None,
     container: str = "",
+    taken: Collection[str] = (),
 ) -> tuple[DeviceState, ...] | Misfit:
     """Which devices of the vendor one container gets, in the order in which they were taken; or why it gets none.
 
@@ -88,19 +111,28 @@ def fit_container(
         weights: for the score by which they are ordered.
         pair_scores: how well pairs are linked, where the node says so.
         container: its name, for the misfit.
+        taken: UUIDs of devices that it must not get, since other containers of its pod have them.
     """
     tried = in_order(order, [(state, device_score(state, weights, (request,))) for state in states])
+    chooses = order.linked or request.rules.pick is not None
     counts: dict[Reason, int] = {}
     groups: dict[int, list[DeviceState]] = {}
     for state in tried:
-        reason = fit_device(state, request, selectors=selectors, exclusive=order.exclusive)
+        reason = Reason.CUSTOM if state.device.uuid in taken else fit_device(state, request, selectors=selectors, exclusive=order.exclusive)
         if reason is not None:
             counts[reason] = counts.get(reason, 0) + 1
             continue
         group = groups.setdefault(state.device.numa if selectors.numa_bind else 0, [])
         group.append(state)
-        if not order.linked and len(group) == request.count:
+        if not chooses and len(group) == request.count:
             return tuple(group)
+    if request.rules.pick is not None and len(groups.get(0, ())) >= request.count:
+        by_place = tuple(sorted(tried, key=lambda state: (state.device.index, state.device.uuid)))
+        picked = request.rules.pick(Choice(devices=by_place, fitting=tuple(groups[0]), request=request))
+        if isinstance(picked, Mapping):
+            counts.update(picked)
+            return Misfit(counts=counts, devices=tuple(tried), request=request, selectors=selectors, container=container)
+        return tuple(picked)
     for group in groups.values():
         if len(group) >= request.count:
             places = pick_linked([state.device.uuid for state in group], request.count, pair_scores or {})
@@ -120,20 +152,21 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
     Ordinary init containers are fitted each on what is left beside the sidecars started before it; sidecars and application containers
     add up. A device may serve an init container and, later, an application container.
     """
-    base = {(state.vendor, state.device.uuid): state for state in states}
-    running = dict(base)
+    running = {(state.vendor, state.device.uuid): state for state in states}
     account = Account()
     held: dict[str, dict[int, tuple[DeviceShare, ...]]] = {}
+    chosen_by: dict[str, list[tuple[DeviceState, ...]]] = {}
+    rules: dict[str, Rules] = {}
     for place, container in enumerate(request.containers):
-        taken: list[tuple[tuple[str, str], int, int]] = []
         for asked in container.requests:
-            held.setdefault(asked.vendor, {})
-            candidates = [state for state in running.values() if state.vendor == asked.vendor]
+            vendor = asked.vendor
+            rules[vendor] = asked.rules
+            candidates = [state for state in running.values() if state.vendor == vendor]
             if not candidates:
                 return Misfit.bare(Reason.UNREGISTERED, asked, container.name)
             if len(candidates) < asked.count:
                 return Misfit.bare(Reason.DEVICE_COUNT, asked, container.name, devices=tuple(candidates))
-            selectors = request.selectors.get(asked.vendor, _ANY)
+            selectors = request.selectors.get(vendor, _ANY)
             chosen = fit_container(
                 candidates,
                 asked,
@@ -142,37 +175,67 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
                 weights=request.weights,
                 pair_scores=pair_scores,
                 container=container.name,
+                taken=[uuid for owner, uuid in account.running if owner == vendor] if asked.rules.apart else (),
             )
             if isinstance(chosen, Misfit):
                 return chosen
-            shares = tuple(_share(state, asked) for state in chosen)
-            held[asked.vendor][place] = shares
-            taken.extend(((asked.vendor, share.uuid), share.memory_mib, share.cores) for share in shares)
-        account.add(container.kind, taken)
-        if container.kind is not ContainerKind.INIT:
-            for slot, memory_mib, cores in taken:
-                running[slot] = charged(running[slot], memory_mib, cores)
+            shares = tuple(share_of(state, asked) for state in chosen)
+            held.setdefault(vendor, {})[place] = shares
+            chosen_by.setdefault(vendor, []).append(chosen)
+            account.add(container.kind, vendor, shares)
+            if container.kind is not ContainerKind.INIT:
+                running.update({(vendor, state.device.uuid): charged(state, share) for state, share in zip(chosen, shares, strict=True)})
     charges, running_charges = account.charges()
     return NodeFit(
         assignments=tuple(_assignment(request, vendor, shares) for vendor, shares in held.items()),
         charges=charges,
         running_charges=running_charges,
+        bonus=sum(_bonus(rules[vendor], vendor, containers, states, request) for vendor, containers in chosen_by.items()),
     )
 
 
-def charged(state: DeviceState, memory_mib: int, cores: int) -> DeviceState:
+def _bonus(
+    rules: Rules, vendor: str, containers: Sequence[tuple[DeviceState, ...]], states: Sequence[DeviceState], pod: PodRequest
+) -> float:
+    if rules.bonus is None:
+        return 0.0
+    devices = sorted((state for state in states if state.vendor == vendor), key=lambda state: (state.device.index, state.device.uuid))
+    return rules.bonus(Outcome(containers=tuple(containers), devices=tuple(devices), pod=pod))
+
+
+def charged(state: DeviceState, share: DeviceShare) -> DeviceState:
     """The device with one more share on it."""
+    marks = state.marks
+    if share.mark:
+        counts = dict(marks)
+        counts[share.mark] = counts.get(share.mark, 0) + share.slots
+        marks = tuple(sorted(counts.items()))
     return dataclasses.replace(
         state,
-        used_shares=state.used_shares + 1,
-        used_memory_mib=state.used_memory_mib + memory_mib,
-        used_cores=state.used_cores + cores,
+        used_shares=state.used_shares + share.slots,
+        used_memory_mib=state.used_memory_mib + share.memory_mib,
+        used_cores=state.used_cores + share.cores,
+        marks=marks,
     )
 
 
-def _share(state: DeviceState, request: DeviceRequest) -> DeviceShare:
-    memory_mib = request.memory_on(state.device.memory_mib)
-    return DeviceShare(uuid=state.device.uuid, type=state.vendor, memory_mib=memory_mib, cores=request.cores)
+def share_of(state: DeviceState, request: DeviceRequest) -> DeviceShare:
+    """One share of ``request`` on a device that it fits on.
+
+    Raises:
+        ValueError: it does not.
+    """
+    need = demand(state, request)
+    if isinstance(need, Reason):
+        raise ValueError(f"{state.device.uuid}: {need}")
+    return DeviceShare(
+        uuid=state.device.uuid,
+        type=clean(state.device.type) if request.rules.names_model else state.vendor,
+        memory_mib=need.memory_mib,
+        cores=need.cores,
+        slots=need.slots,
+        mark=need.mark,
+    )
 
 
 def _assignment(request: PodRequest, vendor: str, shares: dict[int, tuple[DeviceShare, ...]]) -> VendorAssignment:

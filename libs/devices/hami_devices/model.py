@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hami_devices.rules import PLAIN, Rules
 from hami_protocol.devices import ContainerKind, RegisteredDevice
 
 
@@ -30,7 +31,11 @@ class Reason(StrEnum):
     CORES = "CardInsufficientCore"
     CORES_EXHAUSTED = "CardComputeUnitsExhausted"
     MIG = "CardMigTopologyInfeasible"
+    MODE = "ModeNotFit"
     CUSTOM = "CardNotFoundCustomFilterRule"
+    UNHEALTHY = "CardUnhealthy"
+    QOS = "CardQosPolicyMismatch"
+    APP_CLASS = "CardAppClassMismatch"
     PARTIAL = "AllocatedCardsInsufficientRequest"
 
 
@@ -51,6 +56,14 @@ class DeviceRequest:
     """Of each device's total, 1 to 100; 0 where ``memory_mib`` says it."""
     cores: int = 0
     """Percent of each device's compute; 0 books none and limits nothing."""
+    parts: int = 0
+    """How many of a device's equal parts, where its vendor cuts in parts; 0 where the other fields say it."""
+    mode: str = ""
+    """How the shares are to be used, in the vendor's own words."""
+    device_mode: str = ""
+    """The mode that devices must be in; empty where any will do."""
+    rules: Rules = field(default=PLAIN, compare=False, repr=False)
+    """The vendor's."""
 
     @property
     def whole(self) -> bool:
@@ -121,6 +134,8 @@ class DeviceState:
     used_memory_mib: int = 0
     used_cores: int = 0
     cordoned: bool = False
+    marks: tuple[tuple[str, int], ...] = ()
+    """Of the slots in use that are marked: how they are used, and how many; sorted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,3 +147,5 @@ class Charge:
     shares: int
     memory_mib: int
     cores: int
+    mark: str = ""
+    """How the pod uses it, in the vendor's own words."""

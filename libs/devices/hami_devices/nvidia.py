@@ -39,8 +39,11 @@ def vendor(config: NvidiaConfig) -> Vendor:
         default_memory_mib=config.default_memory_mib,
         default_cores=config.default_cores,
         whole_device_cores=100,
+        sets_default_cores=True,
+        shim=True,
         runtime_class=config.runtime_class,
         priority_env="CUDA_TASK_PRIORITY",
         device_env=() if config.core_policy in ("", "default") else (("GPU_CORE_UTILIZATION_POLICY", config.core_policy),),
+        visible_env="NVIDIA_VISIBLE_DEVICES",
         idle_env=(("NVIDIA_VISIBLE_DEVICES", "none"),) if config.overwrite_env else (),
     )

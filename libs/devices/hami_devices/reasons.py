@@ -129,11 +129,16 @@ _PLAIN: Final[dict[Reason, str]] = {
     Reason.FENCED: "a record on the node, or of a pod on it, cannot be read",
     Reason.HEALTH: "{count} of {total} cards unhealthy",
     Reason.CORDON: "{count} of {total} cards cordoned",
-    Reason.NUMA: "asks {asks} on one NUMA node, {count} more are on others",
+    Reason.NUMA: "asks {asks} that are linked or on one NUMA node, {count} are not",
     Reason.SLOTS: "all shares taken on {count} of {total} cards",
     Reason.EXCLUSIVE: "needs a card that nobody uses, {count} of {total} are in use",
     Reason.CORES_EXHAUSTED: "all cores taken on {count} of {total} cards",
     Reason.MIG: "{count} of {total} cards are cut into MIG instances",
+    Reason.MODE: "{count} of {total} cards are not cut as the pod asks",
+    Reason.CUSTOM: "{count} of {total} cards are another container's of this pod, which must have its own",
+    Reason.UNHEALTHY: "{count} of {total} cards unhealthy",
+    Reason.QOS: "{count} of {total} cards are shared under another QoS policy",
+    Reason.APP_CLASS: "{count} of {total} cards are used by pods of another application class",
     Reason.PARTIAL: "asks {asks}, {count} would do",
 }
 _FIGURES: Final[dict[Reason, Callable[[Misfit], str]]] = {

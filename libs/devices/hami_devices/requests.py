@@ -7,18 +7,20 @@ their compute unless it says otherwise: the reader gives the defaults that admis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from hami_devices.model import ContainerRequest, DeviceRequest, PodRequest, Selectors, Weights
 from hami_devices.selectors import read_selectors
-from hami_devices.vendor import Vendor
+from hami_devices.vendor import Asking, Vendor
 from hami_protocol import keys, quantities
 from hami_protocol.errors import ProtocolError, QuantityError
 from hami_protocol.kubernetes import Container, Pod, Quantity
 from hami_protocol.pods import containers_in_order
 
 NODE_POLICIES: Final = ("binpack", "spread")
+NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHT_NAMES: Final = ("slot", "core", "memory")
 
 
@@ -84,22 +86,42 @@ def _shown(value: object) -> str:
     return repr(str(value)[:64])
 
 
-def read_container(vendor: Vendor, container: Container, path: str) -> DeviceRequest | None:
-    """What ``container`` asks of ``vendor``; None where it asks for none.
+def read_container(
+    vendor: Vendor, container: Container, path: str, annotations: Mapping[str, str] = NO_ANNOTATIONS
+) -> DeviceRequest | None:
+    """What ``container`` asks of ``vendor``; None where it asks for none. ``annotations`` are the pod's.
 
     Raises:
         RequestError: a quantity cannot be read, or memory or cores are asked without a device.
     """
+    if not names_any(container, vendor.resources):
+        return None
+    asking = Asking(vendor=vendor, container=container, path=path, annotations=annotations)
+    return vendor.read(asking) if vendor.read is not None else read_plainly(asking)
+
+
+def names_any(container: Container, resources: Iterable[str]) -> bool:
+    """Whether the container names one of ``resources``."""
+    limits, requests = container.resources.limits or {}, container.resources.requests or {}
+    return any(name in limits or name in requests for name in resources)
+
+
+def read_plainly(asking: Asking) -> DeviceRequest | None:
+    """What a container asks of a vendor that takes the request as it is written.
+
+    Raises:
+        RequestError: a quantity cannot be read, or memory or cores are asked without a device.
+    """
+    vendor, container, path = asking.vendor, asking.container, asking.path
     count = quantity(container, path, vendor.count_resource)
     memory = quantity(container, path, vendor.memory_resource)
     percent = quantity(container, path, vendor.memory_percent_resource)
-    cores = quantity(container, path, vendor.cores_resource)
     memory_mib = memory.read(quantities.parse_memory_mib, unit_mib=vendor.memory_unit_mib) if memory else 0
     memory_percent = percent.read(quantities.parse_percent) if percent else 0
-    cores_percent = cores.read(quantities.parse_percent) if cores else None
+    cores_percent = read_cores(asking)
     if count is not None:
         devices = count.read(quantities.parse_count)
-    elif memory or percent or cores:
+    elif memory or percent or cores_percent is not None:
         devices = vendor.default_count
         if not devices:
             raise RequestError(
@@ -116,7 +138,29 @@ def read_container(vendor: Vendor, container: Container, path: str) -> DeviceReq
         memory_percent = 0
     if cores_percent is None:
         cores_percent = vendor.whole_device_cores if memory_percent == 100 else vendor.default_cores
-    return DeviceRequest(vendor=vendor.name, count=devices, memory_mib=memory_mib, memory_percent=memory_percent, cores=cores_percent)
+    return DeviceRequest(
+        vendor=vendor.name,
+        count=devices,
+        memory_mib=memory_mib,
+        memory_percent=memory_percent,
+        cores=cores_percent,
+        rules=vendor.rules,
+    )
+
+
+def read_cores(asking: Asking) -> int | None:
+    """The percentage of cores that is asked; None where nothing is said.
+
+    Raises:
+        RequestError: it cannot be read, or is less than the vendor gives.
+    """
+    found = quantity(asking.container, asking.path, asking.vendor.cores_resource)
+    if found is None:
+        return None
+    cores = found.read(quantities.parse_percent)
+    if cores < asking.vendor.least_cores:
+        raise RequestError(found.field, f"{_shown(found.value)} is not accepted; accepted: {asking.vendor.least_cores} to 100")
+    return cores
 
 
 def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_policy: str) -> PodRequest:
@@ -127,13 +171,13 @@ def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_po
     """
     containers: list[ContainerRequest] = []
     asked: set[str] = set()
+    annotations = pod.metadata.annotations
     for container, kind, path in containers_in_order(pod):
-        requests = tuple(request for vendor in vendors if (request := read_container(vendor, container, path)) is not None)
+        requests = tuple(request for vendor in vendors if (request := read_container(vendor, container, path, annotations)) is not None)
         asked.update(request.vendor for request in requests)
         containers.append(ContainerRequest(name=container.name, kind=kind, requests=requests))
     if not asked:
         return PodRequest(containers=tuple(containers), priority=pod.spec.priority or 0)
-    annotations = pod.metadata.annotations
     selectors: dict[str, Selectors] = {}
     for vendor in vendors:
         if vendor.name in asked and (chosen := _selectors(vendor, annotations)) != Selectors():

@@ -73,13 +73,21 @@ def read_selectors(keys: SelectorKeys, annotations: Mapping[str, str]) -> Select
     """What the pod's annotations accept. A blank list constrains nothing.
 
     Raises:
-        QuantityError: a list of separators alone, one that is too long, or a truth value that is none.
+        QuantityError: a list of separators alone, one that is too long, two lists with nothing in common, or a truth value that is none.
     """
+    use, use_too = _items(annotations, keys.use_uuids), _items(annotations, keys.use_uuids_too)
+    if use and use_too:
+        use = tuple(uuid for uuid in use if uuid in use_too)
+        if not use:
+            raise QuantityError(
+                f"metadata.annotations[{keys.use_uuids_too}]", annotations[keys.use_uuids_too][:64], "one of the devices in both"
+            )
+    avoid = (*_items(annotations, keys.avoid_uuids), *_items(annotations, keys.avoid_uuids_too))
     return Selectors(
         use_types=_items(annotations, keys.use_types),
         avoid_types=_items(annotations, keys.avoid_types),
-        use_uuids=_items(annotations, keys.use_uuids),
-        avoid_uuids=_items(annotations, keys.avoid_uuids),
+        use_uuids=use or use_too,
+        avoid_uuids=tuple(dict.fromkeys(avoid)),
         modes=_items(annotations, keys.modes),
         numa_bind=_truth(annotations, keys.numa_bind),
     )

@@ -1,12 +1,22 @@
 """What a vendor is: data. No other code asks which vendor it has; what differs between vendors is a field here, what is odd one function.
 
 A spec is pure, for webhook and scheduler; what talks to the hardware is the node-agent's. To add a vendor: a module with its ``Vendor``, a
-section in ``config`` that can rename its resources, a line in ``catalog``.
+section in ``config_sections`` that can rename its resources, a line in ``catalog``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hami_devices.rules import PLAIN, Rules
+from hami_protocol.devices import DeviceShare, RegisteredDevice, VendorAssignment
+from hami_protocol.kubernetes import Container, Node, Pod
+
+if TYPE_CHECKING:
+    from hami_devices.admission import Mutation
+    from hami_devices.model import DeviceRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +29,44 @@ class SelectorKeys:
     avoid_uuids: str = ""
     modes: str = ""
     numa_bind: str = ""
+    use_uuids_too: str = ""
+    avoid_uuids_too: str = ""
+    """Older names of the same; both must accept a device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asking:
+    """One container, as one vendor's reader sees it."""
+
+    vendor: Vendor
+    container: Container
+    path: str
+    """As ``spec.containers[0]``."""
+    annotations: Mapping[str, str]
+    """The pod's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Granted:
+    """What a pod is given of one vendor, when its Binding is composed."""
+
+    pod: Pod
+    node: str
+    assignment: VendorAssignment
+    devices: Mapping[str, RegisteredDevice]
+    """The node's devices of that vendor, by UUID."""
+    time_ns: int
+    """Unix nanoseconds."""
+
+    def index(self, share: DeviceShare) -> int:
+        """The index of a share's device; 0 for one that the node lists no more."""
+        device = self.devices.get(share.uuid)
+        return device.index if device is not None else 0
+
+    @property
+    def shares(self) -> tuple[DeviceShare, ...]:
+        """The shares of all containers, in order."""
+        return tuple(share for container in self.assignment.containers for share in container.shares)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +85,17 @@ class Vendor:
     priority_resource: str = ""
 
     register_key: str
-    """Node annotation that lists the devices."""
+    """Node annotation that lists the devices in one of the protocol's forms."""
+    own_key: str = ""
+    """Node annotation in which the vendor's own plugin lists them in its own form, which ``read_own`` reads."""
+    read_own: Callable[[str, str], tuple[RegisteredDevice, ...]] | None = None
+    """The devices in the text of ``own_key``, of the node named. Raises ``RecordError``."""
+    read_capacity: Callable[[Node], tuple[RegisteredDevice, ...]] | None = None
+    """The devices that a node's capacity counts, where nothing lists them. Raises ``RecordError``."""
+    registered_cores: int = 0
+    """What each device has, whatever its registration says; 0 takes the registration's word."""
+    on_node: Callable[[RegisteredDevice, Mapping[str, str], Mapping[str, str]], RegisteredDevice] | None = None
+    """A device with what the node's annotations and labels say of it."""
     handshake_key: str = ""
     pair_scores_key: str = ""
     """Node annotation with how well two devices are linked."""
@@ -58,12 +116,37 @@ class Vendor:
     whole_device_cores: int = 0
     """Percent, where a container asks for whole devices and says nothing of cores."""
 
+    sets_default_cores: bool = False
+    """Whether the webhook writes ``whole_device_cores`` into the limits."""
+    least_cores: int = 0
+    """The smallest number of cores that may be asked for."""
+    read: Callable[[Asking], DeviceRequest | None] | None = None
+    """Reads what a container asks, where ``requests.read_plainly`` does not do. Raises ``RequestError``."""
+    mutate: Callable[[Asking, DeviceRequest], Iterable[Mutation]] | None = None
+    """What the webhook changes on a container that asks for devices, where that is more than to add a count that is missing."""
+    rules: Rules = PLAIN
+    """How its devices are fitted."""
+    written_keys: tuple[str, ...] = ()
+    """Pod annotations that ``written`` makes."""
+    written: Callable[[Granted], Mapping[str, str]] | None = None
+    """What its device plugin reads on a pod besides the assignment."""
+    recall: Callable[[DeviceShare, str, Mapping[str, str]], DeviceShare] | None = None
+    """A share as it stands in the assignment's text, with what its container's name and the pod's annotations say of it besides."""
+    locks_nodes: bool = True
+    """Whether its device plugin finds its pod by the node's lock."""
+    shim: bool = False
+    """Whether our shim holds containers to their shares."""
+    environment: Callable[[Sequence[DeviceShare], Mapping[str, RegisteredDevice]], dict[str, str]] | None = None
+    """What the agent gives a container with these shares; None where the vendor's own plugin does everything."""
+
     runtime_class: str = ""
     """Set on pods that ask for devices and name none."""
     priority_env: str = ""
     """Environment variable that carries the priority resource's value."""
     device_env: tuple[tuple[str, str], ...] = ()
     """What the webhook adds to each container that asks for devices."""
+    visible_env: str = ""
+    """The environment variable by which an image, or its plugin, opens devices."""
     idle_env: tuple[tuple[str, str], ...] = ()
     """What the webhook adds to each container that asks for none, so that an image's own environment does not open a device."""
 
@@ -81,5 +164,10 @@ class Vendor:
 
     @property
     def assignment_keys(self) -> tuple[str, ...]:
-        """The pod annotations that only the scheduler and the registry write."""
+        """The pod annotations that hold its assignment."""
         return tuple(key for key in (self.allocated_key, self.to_allocate_key) if key)
+
+    @property
+    def system_keys(self) -> tuple[str, ...]:
+        """The pod annotations that only our services and its own device plugin write."""
+        return (*self.assignment_keys, *self.written_keys)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from hami_devices.admission import AddEnv, Mutation, SetLimit, SetRuntimeClass
+from hami_devices.admission import AddEnv, Mutation, SetAnnotation, SetLimit, SetRuntimeClass
 from hami_webhook.wire import Operation
 
 _STEP: Final = re.compile(r"([A-Za-z]+)(?:\[(\d+)\])?")
@@ -34,10 +34,14 @@ class Patch:
             match mutation:
                 case SetLimit(path=path, resource=resource, value=value):
                     self.set((*_steps(path), "resources", "limits", resource), value)
+                    if resource in (self._at(_steps(path)).get("resources", {}).get("requests") or {}):
+                        self.set((*_steps(path), "resources", "requests", resource), value)
                 case AddEnv(path=path, name=name, value=value):
                     self.append((*_steps(path), "env"), {"name": name, "value": value})
                 case SetRuntimeClass(name=name):
                     self.set(("spec", "runtimeClassName"), name)
+                case SetAnnotation(name=name, value=value):
+                    self.set(("metadata", "annotations", name), value)
 
     def set(self, path: Path, value: Any) -> None:
         """Set what is at ``path``, making the objects on the way where they are missing."""
@@ -68,6 +72,12 @@ class Patch:
         else:
             self._add("replace" if last in found else "add", path, [item])
             found[last] = [item]
+
+    def _at(self, path: Path) -> Any:
+        found: Any = self._pod
+        for step in path:
+            found = found[step]
+        return found
 
     def _add(self, op: str, path: Path, value: Any) -> None:
         pointer = "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

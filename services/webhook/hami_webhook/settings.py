@@ -83,7 +83,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
             vendor = next((each for each in catalog.vendors if each.name == name), None)
             if vendor is None:
                 raise ValueError(f"HAMI_VENDOR_WRITERS: no vendor {name!r}; accepted: {', '.join(each.name for each in catalog.vendors)}")
-            writers[user] = writers.get(user, frozenset()) | frozenset(vendor.assignment_keys)
+            writers[user] = writers.get(user, frozenset()) | frozenset(vendor.system_keys)
         return Policy(
             scheduler_name=self.scheduler_name,
             overwrite_default_scheduler=self.force_overwrite_default_scheduler,

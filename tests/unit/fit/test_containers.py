@@ -15,6 +15,7 @@ from hami_devices.model import DeviceRequest, DeviceState, Reason, Selectors
 from hami_devices.order import read_order
 from hami_devices.reasons import Misfit, render
 from hami_devices.topology import PairScores
+from hami_protocol.devices import DeviceShare
 from tests.builders import a_share, a_state, example
 from tests.unit.placement.clusters import SELECTORS, devices, shares
 
@@ -192,7 +193,7 @@ def test_a_card_in_mig_mode_takes_no_share() -> None:
 
 @pytest.mark.example("vendors 1.13 L287")
 def test_a_share_adds_one_slot_its_memory_and_its_cores() -> None:
-    after = charged(dev(used_cores=15, used_memory_mib=2000), 1024, 50)
+    after = charged(dev(used_cores=15, used_memory_mib=2000), DeviceShare(uuid="dev-0", type="NVIDIA", memory_mib=1024, cores=50))
     assert (after.used_shares, after.used_cores, after.used_memory_mib) == (1, 65, 3024)
 
 

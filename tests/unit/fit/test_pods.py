@@ -22,7 +22,8 @@ def effective(uses: Uses) -> tuple[dict[str, tuple[int, int, int]], dict[str, tu
     """Per device: MiB, cores and slots, while init containers may run and when they are over."""
     account = Account()
     for kind, shares in uses:
-        account.add(kind, [(("NVIDIA", uuid), memory, cores) for uuid, (memory, cores) in shares.items()])
+        held = [DeviceShare(uuid=uuid, type="NVIDIA", memory_mib=memory, cores=cores) for uuid, (memory, cores) in shares.items()]
+        account.add(kind, "NVIDIA", held)
     whole, running = ({c.uuid: (c.memory_mib, c.cores, c.shares) for c in charges} for charges in account.charges())
     return whole, running
 

@@ -1,0 +1,60 @@
+"""Which annotations of pods and nodes are records of the system, and which service writes each. Pure.
+
+The one list: the admission policies of the API server are made from it, so that nobody else changes a record, and so that each of our services
+can change nothing but its records. What the webhook refuses is the same set of keys (``Catalog.system_pod_keys``).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from hami_devices.catalog import Catalog
+from hami_devices.vendor import Vendor
+from hami_protocol import keys
+
+
+class Writer(StrEnum):
+    """A service that writes records, by the name of its service account."""
+
+    SCHEDULER = "hami-scheduler"
+    REGISTRY = "hami-registry"
+
+
+SYSTEM_POD_LABELS: Final = frozenset({keys.ASSIGNED_NODE})
+"""Labels of pods that only the scheduler writes, with the Binding."""
+
+
+def binding_keys(catalog: Catalog) -> frozenset[str]:
+    """What the scheduler writes onto a pod, inside the Binding: the whole assignment."""
+    return catalog.system_pod_keys
+
+
+def pod_keys(catalog: Catalog) -> dict[Writer, frozenset[str]]:
+    """Who changes which of a pod's records after it was bound."""
+    handed_out = {vendor.to_allocate_key for vendor in catalog.vendors if vendor.to_allocate_key}
+    return {Writer.SCHEDULER: frozenset(), Writer.REGISTRY: frozenset({keys.BIND_PHASE, keys.MIG_ALLOCATIONS, *handed_out})}
+
+
+def node_keys(catalog: Catalog) -> dict[Writer, frozenset[str]]:
+    """Who changes which of a node's records."""
+    recorded = {key for vendor in catalog.vendors for key in vendor_node_keys(vendor)}
+    registry = {keys.ALLOCATION_MODE, keys.LEGACY_HANDSHAKE, keys.NODE_LOCK, *recorded}
+    return {Writer.SCHEDULER: frozenset({keys.NODE_LOCK}), Writer.REGISTRY: frozenset(registry)}
+
+
+def system_node_keys(catalog: Catalog) -> frozenset[str]:
+    """Annotations of nodes that only our services write, and a vendor's own plugin its own. Cordons are people's to write."""
+    return frozenset().union(*node_keys(catalog).values())
+
+
+def vendor_node_keys(vendor: Vendor) -> frozenset[str]:
+    """Of a node's records, those of one vendor: its own plugin, where it is not ours, writes them itself."""
+    generation = keys.generation(vendor.device_type)
+    wanted = (vendor.register_key, vendor.own_key, vendor.handshake_key, vendor.pair_scores_key, generation)
+    return frozenset(key for key in wanted if key)
+
+
+def vendor_pod_keys(vendor: Vendor) -> frozenset[str]:
+    """Of a pod's records, those that a vendor's own plugin writes: what it has handed out, the phase, and nothing of other vendors."""
+    return frozenset({*vendor.assignment_keys, keys.BIND_PHASE})

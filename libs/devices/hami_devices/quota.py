@@ -1,0 +1,209 @@
+"""What a namespace may have of our resources: the limits as its ResourceQuotas say them, and what counts against them. Pure.
+
+Keys are ``limits.<resource>`` and ``requests.<resource>`` of every ResourceQuota in the namespace. Each is asked by itself, so the strictest
+decides; zero means none, absent means unlimited, and a limit that cannot be read allows nothing. What counts is
+
+    max(applications and sidecars, the peak of init containers with the sidecars started before them)
+
+per resource, each container's amount times its devices: the same at admission, from what a pod asks, and in the scheduler's ledger, from
+what pods hold. A share of memory in percent is an amount only once there is a card: at admission it counts nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from hami_devices.model import Charge, PodRequest
+from hami_devices.vendor import Vendor
+from hami_protocol import quantities
+from hami_protocol.devices import ContainerKind, VendorAssignment
+from hami_protocol.errors import QuantityError
+from hami_protocol.kubernetes import Quantity, ResourceQuota
+
+_PREFIXES: Final = ("limits.", "requests.")
+Amounts = Mapping[str, int]
+"""By resource name; memory in MiB."""
+Amount = tuple[int, int, int]
+"""Shares, MiB and cores."""
+Totals = Mapping[str, Amount]
+"""By vendor, over all its devices."""
+NOTHING: Final[Amount] = (0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """How much one quota allows of one resource; memory in MiB."""
+
+    quota: str
+    key: str
+    resource: str
+    amount: int
+    unit: str = ""
+    """As it is shown after an amount."""
+    problem: str = ""
+    """Why it cannot be read."""
+
+    def exceeded(self, asked: int, used: int) -> str | None:
+        """Why ``asked`` more beside ``used`` is too much, with figures; None where it is not."""
+        if not asked:
+            return None
+        if self.problem:
+            return f"{self.problem} (the quota cannot be read, and so allows nothing)"
+        if used + asked <= self.amount:
+            return None
+        return f"{self.quota}, {self.key}: asks {asked}{self.unit}, {used}{self.unit} of {self.amount}{self.unit} are used"
+
+
+class QuotaLimits:
+    """The limits of all namespaces, kept up to date by ``changed``."""
+
+    def __init__(self, vendors: Sequence[Vendor]) -> None:
+        self._vendors = {vendor.name: vendor for vendor in vendors}
+        self._memory_units = {vendor.memory_resource: vendor.memory_unit_mib for vendor in vendors if vendor.memory_resource}
+        counted = {name for vendor in vendors for name in (vendor.count_resource, vendor.cores_resource) if name}
+        self._resources = counted | self._memory_units.keys()
+        self._limits: dict[str, dict[str, tuple[Limit, ...]]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any quota limits a resource of ours."""
+        return bool(self._limits)
+
+    def changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> str | None:
+        """Take one change of a quota. The namespace whose limits are others now, None where they are not."""
+        quota = new or old
+        if quota is None:
+            return None
+        namespace, name = quota.metadata.namespace, quota.metadata.name
+        before = self._limits.get(namespace, {}).get(name, ())
+        limits = () if new is None else tuple(self._read(new))
+        if limits == before:
+            return None
+        if limits:
+            self._limits.setdefault(namespace, {})[name] = limits
+        else:
+            self._limits[namespace].pop(name)
+            if not self._limits[namespace]:
+                del self._limits[namespace]
+        return namespace
+
+    def of(self, namespace: str) -> tuple[Limit, ...]:
+        """The limits in a namespace, by the quotas' names."""
+        quotas = self._limits.get(namespace)
+        return () if quotas is None else tuple(limit for name in sorted(quotas) for limit in quotas[name])
+
+    def allowance(self, namespace: str, used: Totals) -> Allowance | None:
+        """What is left in a namespace whose pods hold ``used``; None where there is no quota."""
+        limits = self.of(namespace)
+        return Allowance(self, limits, used) if limits else None
+
+    def amounts(self, totals: Totals) -> Counter[str]:
+        """What pods hold, by resource."""
+        amounts: Counter[str] = Counter()
+        for name, (shares, memory_mib, cores) in totals.items():
+            vendor = self._vendors[name]
+            _add(amounts, vendor, shares, memory_mib, cores)
+        return amounts
+
+    def asked(self, request: PodRequest) -> tuple[Amounts, Amounts]:
+        """What a pod asks at its peak, and when its init containers are over, by resource."""
+        running: Counter[str] = Counter()
+        peak: Counter[str] = Counter()
+        for container in request.containers:
+            beside = Counter(running) if container.kind is ContainerKind.INIT else running
+            for share in container.requests:
+                vendor = self._vendors[share.vendor]
+                _add(beside, vendor, share.count, share.count * share.memory_mib, share.count * share.cores)
+            peak |= beside
+        return peak, running
+
+    def _read(self, quota: ResourceQuota) -> Iterator[Limit]:
+        for key, value in (quota.spec.hard or {}).items():
+            resource = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), "")
+            if resource in self._resources:
+                yield self._limit(quota.metadata.name, key, resource, value)
+
+    def _limit(self, quota: str, key: str, resource: str, value: Quantity) -> Limit:
+        unit_mib = self._memory_units.get(resource)
+        amount, problem = 0, ""
+        try:
+            amount = _amount(value, f"resourcequota {quota}: spec.hard[{key}]", unit_mib=unit_mib)
+        except QuantityError as exc:
+            problem = str(exc)
+        return Limit(quota=quota, key=key, resource=resource, amount=amount, unit="" if unit_mib is None else " MiB", problem=problem)
+
+
+def _add(amounts: Counter[str], vendor: Vendor, shares: int, memory_mib: int, cores: int) -> None:
+    """Add what a vendor's resources are asked, leaving out those it does not have."""
+    for resource, amount in ((vendor.count_resource, shares), (vendor.memory_resource, memory_mib), (vendor.cores_resource, cores)):
+        if resource and amount:
+            amounts[resource] += amount
+
+
+def _amount(value: Quantity, field: str, *, unit_mib: int | None) -> int:
+    """What a quota allows: memory in MiB, anything else in the resource's own unit. As large as it likes, unlike what one pod may ask.
+
+    Raises:
+        QuantityError: fractional, negative, or no quantity.
+    """
+    number = quantities.exact(value, field=field)
+    if unit_mib is not None and str(value).endswith("i"):  # a binary suffix names bytes
+        number, unit_mib = Fraction(number // quantities.MIB), 1
+    if number < 0 or number.denominator != 1:
+        raise QuantityError(field, value, "a whole number, not negative")
+    return int(number) * (unit_mib or 1)
+
+
+def totals_of(
+    assignments: Sequence[VendorAssignment], charges: Sequence[Charge], running_charges: Sequence[Charge]
+) -> tuple[Totals, Totals]:
+    """What a pod holds of each vendor in all: at its peak, and when its init containers are over.
+
+    The peak is that of the sums, not the sum of each device's peak: an init container on one card and an application on another are never
+    there at once.
+    """
+    running: dict[str, Amount] = {}
+    for charge in running_charges:
+        running[charge.vendor] = _sum(running.get(charge.vendor, NOTHING), (charge.shares, charge.memory_mib, charge.cores))
+    if charges == running_charges:  # no init container needs more of anything
+        return running, running
+    peak = dict(running)
+    for assignment in assignments:
+        held = NOTHING
+        for container in assignment.containers:
+            beside = held
+            for share in container.shares:
+                beside = _sum(beside, (1, share.memory_mib, share.cores))
+            if container.kind is ContainerKind.INIT:
+                peak[assignment.vendor] = _larger(peak.get(assignment.vendor, NOTHING), beside)
+            else:
+                held = beside
+    return peak, running
+
+
+def _sum(one: Amount, other: Amount) -> Amount:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+def _larger(one: Amount, other: Amount) -> Amount:
+    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+
+
+class Allowance:
+    """What one namespace may still have, for one decision."""
+
+    def __init__(self, book: QuotaLimits, limits: Sequence[Limit], used: Totals) -> None:
+        self._book = book
+        self._limits = limits
+        self._used = book.amounts(used)
+
+    def exceeded(self, asked: Totals) -> str | None:
+        """Which quota a pod that holds ``asked`` would exceed, with figures; None where it exceeds none."""
+        amounts = self._book.amounts(asked)
+        for limit in self._limits:
+            if (reason := limit.exceeded(amounts[limit.resource], self._used[limit.resource])) is not None:
+                return f"exceeding resource quota {reason}"
+        return None
