@@ -13,10 +13,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 
 from hami_node_agent import shim_layout as layout
+from hami_node_agent.grant_file import Grant, GrantedDevice, encode
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("VGPU_BUILD", ROOT / "build" / "cshim")).resolve()
@@ -39,20 +39,9 @@ FIGURES: tuple[tuple[str, tuple[str, ...], int | None, float | None], ...] = (
 
 def write_grant(folder: Path, sm_percent: int) -> Path:
     """Write a grant of one device with 64 GiB and ``sm_percent``; return its path."""
-    data = bytearray(layout.GRANT.size)
-    header = {"magic": layout.GRANT_MAGIC, "version": layout.GRANT_VERSION, "size": layout.GRANT.size, "device_count": 1, "core_switch": 1}
-    for name, value in header.items():
-        layout.write_uint(data, layout.GRANT, name, value)
-    layout.write_text(data, layout.GRANT, "region_path", str(folder / "region"))
-    base = layout.GRANT.offset("devices")
-    layout.write_text(data, layout.GRANT_DEVICE, "uuid", UUID, base=base)
-    layout.write_uint(data, layout.GRANT_DEVICE, "memory_limit_bytes", 64 << 30, base=base)
-    layout.write_uint(data, layout.GRANT_DEVICE, "started_with_bytes", 64 << 30, base=base)
-    layout.write_uint(data, layout.GRANT_DEVICE, "sm_percent", sm_percent, base=base)
-    checksum = zlib.crc32(data[layout.GRANT_CHECKED_OFFSET : layout.GRANT_LIVE_OFFSET])
-    layout.write_uint(data, layout.GRANT, "checksum", checksum)
+    device = GrantedDevice(uuid=UUID, memory_limit_mib=64 << 10, sm_percent=sm_percent)
     path = folder / "grant"
-    path.write_bytes(data)
+    path.write_bytes(encode(Grant(pod_uid="", container="", devices=(device,), region_path=str(folder / "region"))))
     return path
 
 

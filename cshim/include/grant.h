@@ -23,7 +23,7 @@
 #define GRANT_UUID_BYTES     64u
 #define GRANT_POD_UID_BYTES  48u
 #define GRANT_NAME_BYTES     64u
-#define GRANT_PATH_BYTES     168u
+#define GRANT_PATH_BYTES     424u
 #define GRANT_FIXED_PATH     "/usr/local/vgpu/grant"
 #define GRANT_DIRECTORY      "/usr/local/vgpu/"
 #define GRANT_MEMORY_CEILING (UINT64_C(1) << 44) /* the largest limit that can be counted: 16 TiB on one device */
@@ -89,10 +89,10 @@ struct grant {
 _Static_assert(sizeof(struct grant_device) == 128, "two cache lines per device");
 _Static_assert(offsetof(struct grant_device, memory_limit_bytes) == 64, "the limit is one aligned word");
 _Static_assert(GRANT_CHECKED_OFFSET == 16, "magic, version and checksum stand before what is checked");
-_Static_assert(offsetof(struct grant, devices) == 320, "devices start on a cache line");
-_Static_assert(GRANT_LIVE_OFFSET == 320 + 16 * 128, "the live words start on a cache line");
+_Static_assert(offsetof(struct grant, devices) == 576, "devices start on a cache line");
+_Static_assert(GRANT_LIVE_OFFSET == 576 + 16 * 128, "the live words start on a cache line");
 _Static_assert(offsetof(struct grant, overhead_bytes) == GRANT_LIVE_OFFSET + 64, "one cache line of live words");
-_Static_assert(sizeof(struct grant) == 2560, "the grant's size is part of its format");
+_Static_assert(sizeof(struct grant) == 2816, "the grant's size is part of its format");
 
 enum grant_fault {
 	GRANT_OK,

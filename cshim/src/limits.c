@@ -137,12 +137,12 @@ static void ignore_agents_values(struct shim *shim)
 	const struct grant_device *devices = shim->grant->devices;
 
 	for (unsigned i = 0; i < shim->grant->device_count; i++) {
+		const uint32_t started = devices[i].started_with_percent == 0 ? 100 : devices[i].started_with_percent;
 		struct ceiling *ceiling = &shim->ceilings[i];
 
 		if (ceiling->memory_bytes >= devices[i].started_with_bytes)
 			ceiling->memory_bytes = UINT64_MAX;
-		if (ceiling->sm_percent >= devices[i].started_with_percent ||
-			ceiling->sm_percent == devices[0].started_with_percent)
+		if (ceiling->sm_percent >= started || ceiling->sm_percent == devices[0].started_with_percent)
 			ceiling->sm_percent = 100;
 	}
 }

@@ -88,7 +88,7 @@ struct shim {
 	struct process_self self;
 	struct grant *grant; /* the file, read-only, or a private page filled from the environment */
 	struct region *region;
-	char region_path[256]; /* empty: a private region */
+	char region_path[512]; /* empty: a private region */
 	unsigned slot;
 	struct region_slot *own;      /* the slot itself */
 	struct legacy_region *legacy; /* NULL: not written */

@@ -62,7 +62,7 @@ static inline struct grant rig_grant(int device_count, uint64_t memory_bytes, ui
 	char region[PATH_MAX];
 
 	rig_path(region, "region");
-	snprintf(grant.region_path, sizeof(grant.region_path), "%.160s", region);
+	snprintf(grant.region_path, sizeof(grant.region_path), "%.400s", region);
 	grant.device_count = (uint32_t)device_count;
 	for (int i = 0; i < device_count; i++) {
 		snprintf(grant.devices[i].uuid, sizeof(grant.devices[i].uuid), "%s", rig_uuid(i));

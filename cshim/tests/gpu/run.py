@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("VGPU_BUILD", ROOT / "build" / "cshim")).resolve()
 sys.path.insert(0, str(ROOT / "services" / "node-agent"))
 
-from hami_node_agent import shim_layout as layout  # noqa: E402  # the path is set above
+from hami_node_agent.grant_file import Grant, GrantedDevice, encode  # noqa: E402  # the path is set above
 
 LIMIT_MIB = 8192
 SHARES = (10, 30, 50, 70)
@@ -56,19 +55,9 @@ print(json.dumps({"per_second": count / (time.monotonic() - started)}))
 
 def write_grant(folder: Path, uuid: str, limit_mib: int, sm_percent: int) -> Path:
     """Write a grant of one device; return its path."""
-    data = bytearray(layout.GRANT.size)
-    header = {"magic": layout.GRANT_MAGIC, "version": layout.GRANT_VERSION, "size": layout.GRANT.size, "device_count": 1, "core_switch": 1}
-    for name, value in header.items():
-        layout.write_uint(data, layout.GRANT, name, value)
-    layout.write_text(data, layout.GRANT, "region_path", str(folder / "region"))
-    base = layout.GRANT.offset("devices")
-    layout.write_text(data, layout.GRANT_DEVICE, "uuid", uuid, base=base)
-    for name, value in {"memory_limit_bytes": limit_mib << 20, "started_with_bytes": limit_mib << 20, "sm_percent": sm_percent}.items():
-        layout.write_uint(data, layout.GRANT_DEVICE, name, value, base=base)
-    checksum = zlib.crc32(data[layout.GRANT_CHECKED_OFFSET : layout.GRANT_LIVE_OFFSET])
-    layout.write_uint(data, layout.GRANT, "checksum", checksum)
+    device = GrantedDevice(uuid=uuid, memory_limit_mib=limit_mib, sm_percent=sm_percent)
     path = folder / "grant"
-    path.write_bytes(data)
+    path.write_bytes(encode(Grant(pod_uid="", container="", devices=(device,), region_path=str(folder / "region"))))
     return path
 
 

@@ -74,7 +74,7 @@ GRANT_VERSION: Final = 1
 GRANT_DEVICES: Final = 16
 GRANT_MEMORY_CEILING: Final = 17592186044416
 GRANT_CHECKED_OFFSET: Final = 16
-GRANT_LIVE_OFFSET: Final = 2368
+GRANT_LIVE_OFFSET: Final = 2624
 GRANT_OVERSUBSCRIBE: Final = 1
 GRANT_FREE_IS_PHYSICAL: Final = 2
 GRANT_OOM_KILLER: Final = 4
@@ -92,7 +92,7 @@ REGION_PID_BITS: Final = 22
 REGION_PID_MASK: Final = 0x3FFFFF
 
 GRANT: Final = Layout(
-    size=2560,
+    size=2816,
     fields={
         "magic": Field(offset=0, size=8, count=1, kind="uint"),
         "version": Field(offset=8, size=4, count=1, kind="uint"),
@@ -104,12 +104,12 @@ GRANT: Final = Layout(
         "priority": Field(offset=32, size=4, count=1, kind="uint"),
         "pod_uid": Field(offset=40, size=48, count=1, kind="text"),
         "container": Field(offset=88, size=64, count=1, kind="text"),
-        "region_path": Field(offset=152, size=168, count=1, kind="text"),
-        "devices": Field(offset=320, size=128, count=16, kind="struct"),
-        "generation": Field(offset=2368, size=8, count=1, kind="uint"),
-        "blocked_until_ns": Field(offset=2376, size=8, count=1, kind="uint"),
-        "core_switch": Field(offset=2384, size=4, count=1, kind="uint"),
-        "overhead_bytes": Field(offset=2432, size=8, count=16, kind="uint"),
+        "region_path": Field(offset=152, size=424, count=1, kind="text"),
+        "devices": Field(offset=576, size=128, count=16, kind="struct"),
+        "generation": Field(offset=2624, size=8, count=1, kind="uint"),
+        "blocked_until_ns": Field(offset=2632, size=8, count=1, kind="uint"),
+        "core_switch": Field(offset=2640, size=4, count=1, kind="uint"),
+        "overhead_bytes": Field(offset=2688, size=8, count=16, kind="uint"),
     },
 )
 
