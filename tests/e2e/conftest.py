@@ -99,6 +99,28 @@ class World:
         """Pods, once they run and have all that they were granted."""
         return [await self.until(name, runs) for name in names]
 
+    async def keep_running(self, *manifests: dict[str, Any]) -> list[Pod]:
+        """What a controller does: a pod that kubelet has failed is replaced, until all run.
+
+        Kubelet fails a pod whose device plugin dies between the Binding and Allocate, and never tries it again.
+        """
+        by_name = {manifest["metadata"]["name"]: manifest for manifest in manifests}
+        pods: list[Pod] = []
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while not pods or not all(runs(pod) for pod in pods):
+                    pods = [await self.pod(name) for name in by_name]
+                    for pod in pods:
+                        if pod.status.phase == "Failed":
+                            await self.kubectl("delete", "pod", pod.metadata.name, "--timeout=10s")
+                            await self.apply(by_name[pod.metadata.name])
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(
+                f"not all run after {SETTLE_SECONDS} s: {[(pod.metadata.name, pod.metadata.annotations, pod.status) for pod in pods]}"
+            )
+        return pods
+
     async def running_of(self, names: list[str], count: int) -> list[Pod]:
         """All pods of ``names``, once ``count`` of them run and the rest is refused, and a moment later still."""
         pods: list[Pod] = []

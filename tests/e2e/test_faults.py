@@ -32,15 +32,15 @@ def booked(pods: list[Pod]) -> Counter[str]:
 async def test_services_killed_at_random_moments_leave_no_pod_stuck_and_no_card_oversold(world: World) -> None:
     chance = random.Random(7)
     victims = ["scheduler", "registry", "webhook", agent_process("locked"), agent_process("cdi")]
-    names = [f"k-{number}" for number in range(10)]
-    for place, name in enumerate(names):
-        await world.apply_again(a_pod(name, mib=CARD_MIB // 4))
+    manifests = [a_pod(f"k-{number}", mib=CARD_MIB // 4) for number in range(10)]
+    for place, manifest in enumerate(manifests):
+        await world.apply_again(manifest)
         if place % 2:
             victim = victims[(place // 2) % len(victims)]
             await asyncio.sleep(chance.uniform(0.0, 0.3))
             await world.rig.kill(victim)
             await world.rig.restart(victim)
-    pods = await world.running_of(names, len(names))
+    pods = await world.keep_running(*manifests)
     assert max(booked(pods).values()) <= CARD_MIB
     for pod in pods:
         assert world.given(pod)["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{CARD_MIB // 4}m"

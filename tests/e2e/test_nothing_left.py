@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,33 +41,43 @@ def has_sockets(folder: Path) -> bool:
     return any(path.is_socket() for path in folder.rglob("*"))
 
 
-async def start(profile: Path) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
+@asynccontextmanager
+async def rig_up(profile: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, Any]]]:
+    """`hami rig up` as a process, and where everything of it is."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "hami_cli.main", "rig", "up", "--json", "--profile", str(profile),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
-    async with asyncio.timeout(60):
-        return process, json.loads(await process.stdout.readline())
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(60):
+            line = await process.stdout.readline()
+        assert line, (await process.stderr.read()).decode()
+        yield process, json.loads(line)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda signum: signum.name)
 async def test_a_second_rig_runs_beside_the_first_and_leaves_nothing(world: World, tmp_path: Path, signum: signal.Signals) -> None:
     profile = tmp_path / "one.yaml"
     profile.write_text(ONE_NODE)
-    process, places = await start(profile)
-    folder = Path(places["folder"])
-    assert has_sockets(folder)
-    assert len(processes_of(str(folder))) >= 8
-    assert "alone" in await kubectl(Path(places["kubeconfig"]), "get", "nodes")
-    assert "alone" not in await world.kubectl("get", "nodes")
-    await apply_one_that_fits_and_one_that_does_not(places)
-    assert "0/1 nodes fit" in await hami(places["kubeconfig"], "explain", "huge")
-    assert "success     default/small on alone" in await hami(places["kubeconfig"], "events")
-    process.send_signal(signum)
-    status = await process.wait()
-    assert status == (0 if signum is signal.SIGINT else -signal.SIGKILL)
-    await eventually(lambda: not processes_of(str(folder)) and not folder.exists(), GONE_SECONDS)
+    async with rig_up(profile) as (process, places):
+        folder = Path(places["folder"])
+        assert has_sockets(folder)
+        assert len(processes_of(str(folder))) >= 8
+        assert "alone" in await kubectl(Path(places["kubeconfig"]), "get", "nodes")
+        assert "alone" not in await world.kubectl("get", "nodes")
+        await apply_one_that_fits_and_one_that_does_not(places)
+        assert "0/1 nodes fit" in await hami(places["kubeconfig"], "explain", "huge")
+        assert "success     default/small on alone" in await hami(places["kubeconfig"], "events")
+        process.send_signal(signum)
+        status = await process.wait()
+        assert status == (0 if signum is signal.SIGINT else -signal.SIGKILL)
+        await eventually(lambda: not processes_of(str(folder)) and not folder.exists(), GONE_SECONDS)
 
 
 async def hami(kubeconfig: str, *arguments: str) -> str:
