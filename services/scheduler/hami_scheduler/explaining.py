@@ -11,6 +11,7 @@ from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 from hami_scheduler.picture import Picture
+from hami_scheduler.placement import Refusal
 from hami_scheduler.verdicts import Verdict
 
 
@@ -92,9 +93,12 @@ def explain(pod: Pod, picture: Picture) -> Explanation:
     if not request.asks:
         return msgspec.structs.replace(common, summary="it asks for no device")
     judged = picture.state.explain(request, uid=ref.uid)
+    summary, reasons = judged.summary, judged.reasons
+    if judged.node and isinstance(refusal := picture.judge(ref, request, picture.state.nodes()), Refusal):  # there is room, and no quota
+        summary, reasons = refusal.summary, refusal.reasons
     return msgspec.structs.replace(
         common,
-        summary=judged.summary,
-        reasons=dict(judged.reasons),
+        summary=summary,
+        reasons=dict(reasons),
         nodes=msgspec.convert(judged.nodes, tuple[NodeAnswer, ...], from_attributes=True),
     )

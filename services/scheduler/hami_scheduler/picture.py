@@ -7,11 +7,13 @@ and says aloud, while this replica leads, what others must hear: fences, lapsed 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
 from hami_devices.catalog import Catalog
+from hami_devices.model import PodRequest
+from hami_devices.quota import QuotaLimits
 from hami_protocol.devices import PodRef
 from hami_protocol.events import (
     AllocationEvent,
@@ -23,7 +25,7 @@ from hami_protocol.events import (
     LivenessChanged,
     PodReleased,
 )
-from hami_protocol.kubernetes import Node, Pod
+from hami_protocol.kubernetes import Node, Pod, ResourceQuota
 from hami_protocol.pods import is_terminal
 from hami_runtime.clock import Clock
 from hami_scheduler import allocations
@@ -31,9 +33,8 @@ from hami_scheduler.allocations import GrantLog, Missing
 from hami_scheduler.inventory import Fence, Inventory, InventoryChange
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.nodelock import NodeLocks
-from hami_scheduler.placement import ClusterState, Phase
+from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodLedger
-from hami_scheduler.quotas import Quotas
 from hami_scheduler.reservations import Reservations
 from hami_scheduler.verdicts import WARNING, Publish, Record, Verdicts
 from hami_scheduler.waking import Waking
@@ -67,9 +68,9 @@ class Picture:
         self.state = ClusterState(catalog)
         self.inventory = Inventory(self.state, catalog)
         self.pods = PodLedger(self.state, catalog)
-        self.quotas = Quotas(catalog)
+        self.quotas = QuotaLimits(catalog.vendors)
         self.reservations = Reservations(longest_seconds=hold_seconds)
-        self.waking = Waking(self.state)
+        self.waking = Waking(self.state, self.judge)
         self.grants = GrantLog(catalog)
         self.verdicts = Verdicts(publish, record, clock)
         self.locks: NodeLocks | None = None
@@ -81,6 +82,19 @@ class Picture:
         self._releases: dict[str, tuple[float, Missing]] = {}
         self._told_fences: set[Fence] = set()
         self._released: OrderedDict[str, None] = OrderedDict()
+
+    def judge(
+        self, pod: PodRef, request: PodRequest, names: Sequence[str], *, ranked: bool = False, reasons: bool = False
+    ) -> Placement | Refusal:
+        """The best of ``names`` for ``pod``, within what its namespace may have. Changes nothing; see ``ClusterState.judge``."""
+        allowance = self.quotas.allowance(pod.namespace, self.state.used_in(pod.namespace, without=pod.uid)) if self.quotas else None
+        return self.state.judge(request, names, uid=pod.uid, ranked=ranked, reasons=reasons, allowance=allowance)
+
+    def quota_changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
+        """Take one change of a quota."""
+        namespace = self.quotas.changed(old, new)
+        if namespace is not None:
+            self.improved(frozenset(), namespace)
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
         """Take one change of a node."""
@@ -110,7 +124,7 @@ class Picture:
         if change.ended is not None:
             self.reservations.pop(uid)
             self._ended(change.ended)
-        self.improved(change.improved)
+        self.improved(change.improved, pod.metadata.namespace)
         if self.locks is not None:
             self.locks.pod_changed(old, new)
 
@@ -135,9 +149,10 @@ class Picture:
             case AllocationSucceeded() | AllocationFailed():
                 self._unlock(event.node, event.pod)
 
-    def improved(self, nodes: frozenset[str]) -> None:
-        """There is more room on ``nodes``."""
-        self.waking.improved(nodes, now=self._clock.monotonic())
+    def improved(self, nodes: frozenset[str], namespace: str = "") -> None:
+        """There is more room on ``nodes``; what was released there, or a changed quota, leaves more to the pods of ``namespace`` anywhere."""
+        limited = frozenset({namespace}) if namespace and (not nodes or self.quotas.of(namespace)) else frozenset()
+        self.waking.improved(nodes, namespaces=limited, now=self._clock.monotonic())
 
     def lapsed(self, ended: Ended) -> None:
         """A reservation of ours came to nothing; its room is free already."""
@@ -153,7 +168,7 @@ class Picture:
         if entry is not None and entry.phase in {Phase.RESERVED, Phase.ASSUMED}:
             self.state.release(pod.uid)
             self.lapsed(Ended(pod=pod, node=entry.node, reason=reason))
-            self.improved(frozenset({entry.node}))
+            self.improved(frozenset({entry.node}), pod.namespace)
             self._unlock(entry.node, pod)
 
     def tend(self, find_pod: Callable[[PodRef], Pod | None]) -> None:

@@ -116,7 +116,7 @@ class Scheduler:
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
         self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
-        self.quotas.subscribe(self.picture.quotas.changed)
+        self.quotas.subscribe(self.picture.quota_changed)
         self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, leading=self.leads, expiry_seconds=options.lock_expiry_seconds)
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
@@ -286,28 +286,16 @@ class Scheduler:
         if not request.asks:
             picture.give_up(ref, "the pod asks for nothing any more")
             return FilterAnswer(node_names=names)
-        found = self._judge(ref, request, names, ranked=self._options.placement is PlacementMode.RANKED)
+        ranked = self._options.placement is PlacementMode.RANKED
+        found = picture.judge(ref, request, names, ranked=ranked, reasons=ranked)
         if isinstance(found, Refusal):
             return self._refuse(ref, request, found, len(names))
         return self._place(ref, request, found, len(names))
 
-    def _judge(self, ref: PodRef, request: PodRequest, names: list[str], *, ranked: bool = False) -> Placement | Refusal:
-        """The best of ``names``, unless the namespace's quota is used up."""
-        state = self.picture.state
-        found = state.judge(request, names, uid=ref.uid, ranked=ranked, reasons=ranked)
-        if isinstance(found, Refusal):
-            return found
-        others = (entry for entry in state.entries_in(ref.namespace) if entry.pod.uid != ref.uid)
-        exceeded = self.picture.quotas.exceeded(ref.namespace, found.charges, others)
-        if exceeded is None:
-            return found
-        reason = str(Reason.QUOTA)
-        return Refusal(failed=dict.fromkeys(names, reason), unresolvable={}, summary=exceeded, reasons={reason: len(names)}, nearest=())
-
     def _refuse(self, ref: PodRef, request: PodRequest, refusal: Refusal, node_count: int) -> FilterAnswer:
         picture = self.picture
         picture.give_up(ref, "the pod fits nowhere any more")
-        picture.waking.refused(ref, request, now=self._clock.monotonic())
+        picture.waking.refused(ref, request, by_quota=Reason.QUOTA in refusal.reasons, now=self._clock.monotonic())
         picture.verdicts.refused(ref, refusal, node_count=node_count)
         self.metrics.verdicts.add(1, {"verdict": "refused"})
         return FilterAnswer(failed=refusal.failed, unresolvable=refusal.unresolvable)
@@ -372,7 +360,7 @@ class Scheduler:
                 return f"{INVALID_REQUEST}: {exc}"
             if not request.asks:
                 return ()
-            found = self._judge(ref, request, [node])
+            found = self.picture.judge(ref, request, [node])
             if isinstance(found, Refusal):
                 reason = found.failed.get(node) or found.unresolvable.get(node) or found.summary
                 self.picture.give_up(ref, f"no room on {node} any more")
@@ -416,5 +404,5 @@ class Scheduler:
             return {}
         if not request.asks:
             return {}
-        found = self.picture.state.judge(request, names, uid=pod.metadata.uid, ranked=True)
+        found = self.picture.judge(pod_ref(pod), request, names, ranked=True)
         return priorities(found.fitting, request.node_policy) if isinstance(found, Placement) else {}

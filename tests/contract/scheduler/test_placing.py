@@ -1,5 +1,7 @@
 """From filter to the annotations inside the Binding."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -258,3 +260,56 @@ async def test_a_namespaces_quota_is_judged_and_used_in_one_step(world: World) -
         assert any("12288 MiB of 13000 MiB are used" in message for _, _, message in await world.events())
         await world.finish(first)
         assert await place(scheduler, second) == "n1"
+
+
+@story
+async def test_a_quota_that_leaves_more_wakes_who_was_refused_by_it(world: World) -> None:
+    await world.node("n1")
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"requests.nvidia.com/gpumem": "1000"}}}
+    await world.admin.create(api.QUOTAS, quota, namespace="default")
+    async with world.scheduler() as scheduler:
+        waiting = await world.pod("p1", gpu=1, gpumem=2000)
+        assert asked(scheduler, waiting).failed == {"n1": "ResourceQuotaNotFit"}
+        await world.admin.patch(api.QUOTAS, "q", {"spec": {"hard": {"requests.nvidia.com/gpumem": "1500"}}}, namespace="default")
+        await asyncio.sleep(1.0)
+        assert not (await world.get(waiting)).status.conditions
+        await world.admin.patch(api.QUOTAS, "q", {"spec": {"hard": {"requests.nvidia.com/gpumem": "2000"}}}, namespace="default")
+        await asyncio.sleep(1.0)
+        assert [condition.type for condition in (await world.get(waiting)).status.conditions or ()] == ["hami.io/RoomChanged"]
+        assert await place(scheduler, waiting) == "n1"
+
+
+@story
+async def test_a_release_anywhere_in_the_namespace_wakes_who_waits_for_its_quota(world: World) -> None:
+    """The pod fits on n2 alone, where nothing was released."""
+    await world.node("n1", a_device("GPU-a", memory_mib=3000))
+    await world.node("n2", a_device("GPU-b", memory_mib=9000))
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "8000"}}}
+    await world.admin.create(api.QUOTAS, quota, namespace="default")
+    async with world.scheduler() as scheduler:
+        first = await world.pod("p1", gpu=1, gpumem=3000)
+        assert await place(scheduler, first, "n1") == "n1"
+        waiting = await world.pod("p2", gpu=1, gpumem=8000)
+        assert asked(scheduler, waiting, "n1", "n2").failed == {"n1": "1/1 CardInsufficientMemory", "n2": "ResourceQuotaNotFit"}
+        await world.finish(first)
+        await asyncio.sleep(1.0)
+        assert (await world.get(waiting)).status.conditions
+
+
+@story
+async def test_a_share_in_percent_goes_where_the_quota_allows_it(world: World) -> None:
+    """Half of the large card is too much, half of the small one is not: on another node, and on the same one."""
+    await world.node("n1", a_device("GPU-a", memory_mib=8000))
+    await world.node("n2", a_device("GPU-b", memory_mib=2000))
+    await world.node("n3", a_device("GPU-c", memory_mib=8000), a_device("GPU-d", memory_mib=2000, index=1))
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "3000"}}}
+    await world.admin.create(api.QUOTAS, quota, namespace="default")
+    async with world.scheduler() as scheduler:
+        first = await world.pod("p1", gpu=1, **{"gpumem-percentage": 50})
+        assert await place(scheduler, first, "n1", "n2") == "n2"
+        second = await world.pod("p2", gpu=1, **{"gpumem-percentage": 50})
+        assert await place(scheduler, second, "n3") == "n3"
+        held = (await world.get(second)).metadata.annotations["hami.io/vgpu-devices-allocated"]
+        assert held == "GPU-d,NVIDIA,1000,0:;"
+        third = await world.pod("p3", gpu=1, **{"gpumem-percentage": 100})
+        assert asked(scheduler, third, "n1", "n3").failed == {"n1": "ResourceQuotaNotFit", "n3": "ResourceQuotaNotFit"}

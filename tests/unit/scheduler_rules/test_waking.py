@@ -17,7 +17,7 @@ SMALL = a_request(memory_mib=1000)
 class World:
     def __init__(self) -> None:
         self.state = ClusterState(Catalog())
-        self.waking = Waking(self.state)
+        self.waking = Waking(self.state, lambda pod, request, names: self.state.judge(request, names, uid=pod.uid))
         self.now = 100.0
         for node in ("n1", "n2"):
             self.state.upsert_node(node, {"NVIDIA": (a_device(f"GPU-{node}"),)})

@@ -7,12 +7,15 @@ are told, best first, and ``priorities`` turns their scores into the extender's 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hami_devices.fit import NodeFit
 from hami_devices.model import PodRequest, Reason
+from hami_devices.quota import Allowance, totals_of
 from hami_devices.reasons import Misfit
 from hami_protocol.events import NodeShortfall
 from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, judge_all, node_scores
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from hami_scheduler.placement.state import ClusterState
 
 NEAREST: Final = 3
+MOST_OVER_QUOTA: Final = 64
+"""So many nodes are tried whose devices are all too large for what a quota leaves of a share in percent."""
 MAX_PRIORITY: Final = 10
 _SUMMARY_REASONS: Final = 4
 _FREE_BITS: Final = 40
@@ -78,6 +83,11 @@ class Judged:
     def exclude(self, place: int, misfit: Misfit) -> None:
         """The specification overrules the columns on this node."""
         self.ids[place] = self.verdicts.text_id(misfit.text, misfit.unresolvable)
+
+    def exclude_by_quota(self, place: int, *, all_alike: bool) -> None:
+        """The quota refuses what the pod would get on this node; and with it, where ``all_alike``, what it would get on any."""
+        places = self.ids == FITS if all_alike else [place]
+        self.ids[places] = self.verdicts.text_id(Reason.QUOTA, False)
 
     def refused(self) -> tuple[dict[str, str], dict[str, str]]:
         """Why not, by node: where a release may help, and where none does."""
@@ -143,15 +153,63 @@ def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
     return misfit.detail
 
 
-def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *, ranked: bool, reasons: bool) -> Placement | Refusal:
+def fit_allowed(state: ClusterState, node: int, request: PodRequest, allowance: Allowance | None) -> NodeFit | Misfit | OverQuota:
+    """The one-node judgement within what the namespace may have. Where that is too little for the devices that the policy takes first and
+    a percentage is asked, smaller devices are tried.
+    """  # noqa: D205
+    fit = state.fit(node, request)
+    if allowance is None or isinstance(fit, Misfit) or (exceeded := _exceeded(allowance, fit)) is None:
+        return fit
+    sizes = {device.device.memory_mib for device in state.devices(str(state.names[node]))} if _in_percent(request) else set()
+    for size in sorted(sizes, reverse=True)[1:]:
+        fit = state.fit(node, request, most_memory_mib=size)
+        if isinstance(fit, Misfit):
+            break
+        if _exceeded(allowance, fit) is None:
+            return fit
+    return OverQuota(exceeded)
+
+
+@dataclass(frozen=True, slots=True)
+class OverQuota:
+    """The pod would fit on the node, and its namespace may not have so much."""
+
+    detail: str
+
+
+def _exceeded(allowance: Allowance, fit: NodeFit) -> str | None:
+    return allowance.exceeded(totals_of(fit.assignments, fit.charges, fit.running_charges)[0])
+
+
+def _in_percent(request: PodRequest) -> bool:
+    """Whether the amount depends on the device."""
+    return any(asked.memory_percent for container in request.containers for asked in container.requests)
+
+
+def judge(
+    state: ClusterState,
+    request: PodRequest,
+    candidates: Sequence[str],
+    *,
+    ranked: bool,
+    reasons: bool,
+    allowance: Allowance | None = None,
+) -> Placement | Refusal:
     """Find the best of ``candidates``; see ``ClusterState.judge``."""
     if len(candidates) == 1 and request.asks:
-        return _judge_one(state, request, candidates[0], ranked=ranked)
+        return _judge_one(state, request, candidates[0], ranked=ranked, allowance=allowance)
     judged = Judged(state, request, candidates)
+    exceeded = ""
+    over_quota = 0
     while (best := judged.best()) is not None:
-        fit = state.fit(int(judged.numbers[best]), request)
+        fit = fit_allowed(state, int(judged.numbers[best]), request, allowance)
         if isinstance(fit, Misfit):
             judged.exclude(best, fit)
+            continue
+        if isinstance(fit, OverQuota):
+            over_quota += 1
+            exceeded = exceeded or fit.detail
+            judged.exclude_by_quota(best, all_alike=not _in_percent(request) or over_quota == MOST_OVER_QUOTA)
             continue
         failed, unresolvable = judged.refused() if reasons else ({}, {})
         fitting: tuple[tuple[str, float], ...] = ()
@@ -170,19 +228,24 @@ def judge(state: ClusterState, request: PodRequest, candidates: Sequence[str], *
             failed=failed,
             unresolvable=unresolvable,
         )
-    return _refusal(judged)
+    return _refusal(judged, exceeded)
 
 
-def _judge_one(state: ClusterState, request: PodRequest, name: str, *, ranked: bool) -> Placement | Refusal:
+def _judge_one(
+    state: ClusterState, request: PodRequest, name: str, *, ranked: bool, allowance: Allowance | None = None
+) -> Placement | Refusal:
     """One candidate, as at bind: the specification alone, at a quarter of the columns' cost."""
     node = state.number(name)
-    fit = None if node is None else state.fit(node, request)
+    fit = None if node is None else fit_allowed(state, node, request, allowance)
     nearest: tuple[NodeShortfall, ...] = ()
     if node is None or fit is None:
         text, unresolvable = str(Reason.UNREGISTERED), True
     elif isinstance(fit, Misfit):
         text, unresolvable = str(fit.text), fit.unresolvable
         nearest = (NodeShortfall(node=name, reason=text, detail=detail_of(state, name, fit)),)
+    elif isinstance(fit, OverQuota):
+        text, unresolvable = str(Reason.QUOTA), False
+        nearest = (NodeShortfall(node=name, reason=text, detail=fit.detail),)
     else:
         score = float(node_scores(state, slice(node, node + 1))[0])
         return Placement(
@@ -203,12 +266,17 @@ def _judge_one(state: ClusterState, request: PodRequest, name: str, *, ranked: b
     )
 
 
-def _refusal(judged: Judged) -> Refusal:
+def _refusal(judged: Judged, exceeded: str) -> Refusal:
     failed, unresolvable = judged.refused()
     reasons = judged.reasons()
-    nearest = judged.nearest(NEAREST)
+    nearest = () if exceeded else judged.nearest(NEAREST)
+    summary = summarise(judged.count, reasons, nearest)
     return Refusal(
-        failed=failed, unresolvable=unresolvable, summary=summarise(judged.count, reasons, nearest), reasons=reasons, nearest=nearest
+        failed=failed,
+        unresolvable=unresolvable,
+        summary=f"{summary}. {exceeded}" if exceeded else summary,
+        reasons=reasons,
+        nearest=nearest,
     )
 
 

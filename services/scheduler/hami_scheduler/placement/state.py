@@ -18,6 +18,7 @@ from hami_devices.accounting import charges_of
 from hami_devices.catalog import Catalog
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import Charge, DeviceState, PodRequest, Reason
+from hami_devices.quota import NOTHING, Allowance, Amount, Totals, totals_of
 from hami_devices.reasons import Misfit
 from hami_devices.topology import PairScores
 from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
@@ -50,6 +51,7 @@ class ClusterState:
         self._pair_scores: dict[int, PairScores] = {}
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
+        self._used_in: dict[str, dict[str, Amount]] = {}
         self._ranks: Ints | None = None
         self._last_names: tuple[tuple[int, int], Ints] = ((0, 0), np.empty(0, np.int64))
 
@@ -217,13 +219,15 @@ class ClusterState:
         """How well pairs of the node's devices are linked."""
         return self._pair_scores.get(node)
 
-    def fit(self, node: int, request: PodRequest) -> NodeFit | Misfit:
-        """The one-node judgement: what the whole node allows, then its devices."""
+    def fit(self, node: int, request: PodRequest, *, most_memory_mib: int | None = None) -> NodeFit | Misfit:
+        """The one-node judgement: what the whole node allows, then its devices; only those with at most ``most_memory_mib`` in all."""
         for container in request.containers:
             for asked in container.requests:
                 if (reason := self._whole_node(node, asked.vendor)) is not None:
                     return Misfit.bare(reason, asked, container.name)
         states = [state for table in self.tables.values() for state in table.states(node)]
+        if most_memory_mib is not None:
+            states = [state for state in states if state.device.memory_mib <= most_memory_mib]
         return fit_node(states, request, pair_scores=self._pair_scores.get(node))
 
     def _whole_node(self, node: int, vendor: str) -> Reason | None:
@@ -237,7 +241,14 @@ class ClusterState:
     # Deciding
 
     def judge(
-        self, request: PodRequest, candidates: Sequence[str], *, uid: str, ranked: bool = False, reasons: bool = True
+        self,
+        request: PodRequest,
+        candidates: Sequence[str],
+        *,
+        uid: str,
+        ranked: bool = False,
+        reasons: bool = True,
+        allowance: Allowance | None = None,
     ) -> Placement | Refusal:
         """Find the best of ``candidates`` for ``request``. Changes nothing.
 
@@ -247,9 +258,10 @@ class ClusterState:
             uid: of the pod; what it holds itself, from an earlier try, counts as free.
             ranked: whether to list all nodes that fit, best first.
             reasons: whether a placement also says why the other nodes do not fit; a refusal always does.
+            allowance: what the pod's namespace may still have, without what the pod holds itself (``used_in``); None is unlimited.
         """
         with self._without(uid):
-            return filter.judge(self, request, candidates, ranked=ranked, reasons=reasons)
+            return filter.judge(self, request, candidates, ranked=ranked, reasons=reasons, allowance=allowance)
 
     def explain(self, request: PodRequest, nodes: Sequence[str] | None = None, *, uid: str = "", limit: int = 20) -> Explanation:
         """Say why, with figures, node by node. Changes nothing.
@@ -326,6 +338,8 @@ class ClusterState:
         if before is not None and after is not None and after is not before:
             self._apply(before.node, before.held, -1)
             self._apply(after.node, after.held, 1)
+            self._count(before, -1)
+            self._count(after, 1)
         return after
 
     def release(self, uid: str) -> Entry | None:
@@ -333,6 +347,7 @@ class ClusterState:
         entry = self._ledger.pop(uid)
         if entry is not None:
             self._apply(entry.node, entry.held, -1)
+            self._count(entry, -1)
         return entry
 
     def expired(self, now: float) -> list[str]:
@@ -355,10 +370,27 @@ class ClusterState:
         """What the pods of ``namespace`` hold."""
         return self._ledger.in_namespace(namespace)
 
+    def used_in(self, namespace: str, *, without: str = "") -> Totals:
+        """What the pods of ``namespace`` hold in all, leaving out the one with the UID ``without``."""
+        used = self._used_in.get(namespace, {})
+        entry = self._ledger.get(without)
+        if entry is None or entry.pod.namespace != namespace:
+            return used
+        return _added(used, _totals(entry), -1)
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        """Count the entry in its namespace's use, or with ``sign`` -1 take it out."""
+        used = _added(self._used_in.get(entry.pod.namespace, {}), _totals(entry), sign)
+        if used:
+            self._used_in[entry.pod.namespace] = used
+        else:
+            del self._used_in[entry.pod.namespace]
+
     def _enter(self, entry: Entry) -> Entry:
         self.release(entry.pod.uid)
         self._ledger.put(entry)
         self._apply(entry.node, entry.held, 1)
+        self._count(entry, 1)
         return entry
 
     def _apply(self, name: str, charges: Iterable[Charge], sign: int) -> None:
@@ -380,6 +412,10 @@ class ClusterState:
             InvariantError: they differ.
         """
         self._ledger.validate()
+        used_in: dict[str, dict[str, Amount]] = {}
+        for entry in self._ledger:
+            used_in[entry.pod.namespace] = _added(used_in.get(entry.pod.namespace, {}), _totals(entry), 1)
+        hold({name: used for name, used in used_in.items() if used} == self._used_in, "what namespaces use")
         hold({name for name in self.names[: self._next] if name} == set(self._numbers), "names of nodes")
         for name, node in self._numbers.items():
             hold(self.names[node] == name and bool(self.known[node]), f"{name}: its number")
@@ -400,3 +436,22 @@ class ClusterState:
             hold(int(sums.total_memory[node]) == sum(s.device.memory_mib for s in states), f"{name}: sum of memory")
             hold(int(sums.total_cores[node]) == sum(s.device.cores for s in states), f"{name}: sum of cores")
             hold(int(sums.total_shares[node]) == sum(s.device.shares for s in states), f"{name}: sum of shares")
+
+
+def _totals(entry: Entry) -> Totals:
+    """What the entry's pod holds now, over all devices."""
+    peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges)
+    return running if entry.phase is Phase.SHRUNK else peak
+
+
+def _added(used: Totals, more: Totals, sign: int) -> dict[str, Amount]:
+    """``used`` with ``more`` added, or with ``sign`` -1 taken off; what is nothing is left out."""
+    added = dict(used)
+    for vendor, (shares, memory_mib, cores) in more.items():
+        before = added.get(vendor, NOTHING)
+        after = (before[0] + sign * shares, before[1] + sign * memory_mib, before[2] + sign * cores)
+        if after == NOTHING:
+            added.pop(vendor, None)
+        else:
+            added[vendor] = after
+    return added
