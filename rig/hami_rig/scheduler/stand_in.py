@@ -32,6 +32,9 @@ from hami_runtime.kube.informer import Informer
 
 log = structlog.get_logger(__name__)
 
+SYNC_SECONDS = 0.1
+"""How often is looked whether everything has been listed: before that, whatever is in the queue has to wait."""
+
 
 @dataclass(kw_only=True, slots=True)
 class _Search:
@@ -88,7 +91,7 @@ class KubeScheduler:
         self._changed.set()
 
     async def _idle(self) -> None:
-        due = self._queue.next_due(self._clock.monotonic())
+        due = self._queue.next_due(self._clock.monotonic()) if self._synced() else SYNC_SECONDS
         try:
             async with asyncio.timeout(FLUSH_EVERY_SECONDS if due is None else min(due, FLUSH_EVERY_SECONDS)):
                 await self._changed.wait()
