@@ -71,9 +71,10 @@ lock: ## Pin requirements.lock anew, by hash, naming no index
 protos: $(STAMP) ## Generate the gRPC stubs from our proto files
 	@$(BIN)/python services/node-agent/generate_stubs.py
 
-docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAPI document, the page of departures
+docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAPI document, the page of departures; and manifests
 	@$(BIN)/python -m hami_protocol.schemas docs/protocol
 	@$(BIN)/python tools/departures.py > docs/departures.md
+	@$(BIN)/python -m tools.manifests
 
 wheel: $(STAMP) ## Build the wheel and the sdist into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .

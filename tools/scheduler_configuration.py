@@ -1,6 +1,7 @@
-"""Prints ``deploy/scheduler/kube-scheduler.yaml``: what kube-scheduler runs with beside our extender. A test holds the file to what this prints.
+"""Prints ``deploy/kustomize/base/scheduler/kube-scheduler.yaml``: what kube-scheduler runs with beside our extender.
 
-Every resource that the vendors' default configuration manages is in it; a cluster with another device configuration gives its path as argument.
+A test holds the file to what this prints. Every resource that the vendors' default configuration manages is in it; a cluster with another
+device configuration gives its path as argument.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def kube_scheduler(resources: tuple[str, ...]) -> dict[str, Any]:
     return {
         "apiVersion": body.pop("apiVersion"),
         "kind": body.pop("kind"),
-        "leaderElection": {"leaderElect": True, "resourceName": "hami-kube-scheduler", "resourceNamespace": "kube-system"},
+        "leaderElection": {"leaderElect": True, "resourceName": "hami-kube-scheduler", "resourceNamespace": "hami-system"},
         "clientConnection": {"qps": 1000, "burst": 2000},
         **body,
         "profiles": [{"schedulerName": "hami-scheduler"}],

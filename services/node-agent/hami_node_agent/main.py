@@ -76,7 +76,9 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
     hardware = _hardware(settings)
     paths = HostPaths(hook=settings.hook_path)
     async with (
-        http.connect(settings.kubeconfig or None, settings.kube_context or None) as cluster,
+        http.connect(
+            settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-node-agent", telemetry=telemetry
+        ) as cluster,
         jetstream.connect_process(settings, name=f"hami-node-agent-{settings.node_name}", telemetry=telemetry) as bus,
     ):
         agent = NodeAgent(

@@ -1,0 +1,78 @@
+"""The calls that each service makes to the API server, and why: what it must be allowed, and all that it may be.
+
+``tests/e2e/test_rights.py`` counts them at a running rig's API server. A call that is not here fails there; one that is here and is not allowed
+by the manifests, or is allowed there and is not here, fails in ``test_rights.py`` beside this file.
+"""
+
+from typing import NamedTuple
+
+
+class Call(NamedTuple):
+    """A verb on a resource, as RBAC names them; ``names`` where it is on certain objects alone."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    names: frozenset[str] = frozenset()
+    namespaced: bool = False
+    """Only in the services' own namespace."""
+
+
+def _own(verbs: str, resource: str, *names: str, group: str = "") -> set[Call]:
+    return {Call(verb, resource, group, frozenset(names), namespaced=True) for verb in verbs.split()}
+
+
+def _any(verbs: str, resource: str, *names: str, group: str = "") -> set[Call]:
+    return {Call(verb, resource, group, frozenset(names)) for verb in verbs.split()}
+
+
+EVENTS = _any("create patch", "events")
+"""Events, and their counts."""
+QUESTIONS = {
+    *_any("create", "tokenreviews", group="authentication.k8s.io"),
+    *_any("create", "subjectaccessreviews", group="authorization.k8s.io"),
+}
+"""Who asks ``/v1``, and whether he may see the pod or node that he asks about."""
+LEASES = "coordination.k8s.io"
+WEBHOOKS = "admissionregistration.k8s.io"
+
+CALLS: dict[str, set[Call]] = {
+    "hami-webhook": {
+        *_any("list watch", "resourcequotas"),  # what each namespace may hold
+        *_any("list watch", "pods"),  # and what it holds, once a quota limits it
+        *_any("get patch", "mutatingwebhookconfigurations", "vgpu.hami.io", group=WEBHOOKS),  # its caBundle
+        *_any("get patch", "validatingwebhookconfigurations", "validate.vgpu.hami.io", group=WEBHOOKS),
+        *_own("get update", "secrets", "hami-webhook-tls"),  # the certificate that replicas share
+        *_own("create", "secrets"),  # RBAC cannot limit a create to a name
+    },
+    "hami-scheduler": {
+        *_any("list watch", "nodes"),  # inventory
+        *_any("get patch", "nodes"),  # the lock of a node in envvar mode
+        *_any("list watch", "pods"),  # what is held
+        *_any("get", "pods"),  # a Binding whose answer was lost
+        *_any("create", "pods/binding"),
+        *_any("patch", "pods/status"),  # its own condition, which wakes a pod that waits
+        *_any("list watch", "resourcequotas"),
+        *EVENTS,
+        *QUESTIONS,
+        *_own("get patch", "leases", "hami-scheduler-extender", group=LEASES),
+        *_own("create", "leases", group=LEASES),
+        *_own("get update", "leases", "hami-kube-scheduler", group=LEASES),  # kube-scheduler, which shares the account
+    },
+    "hami-registry": {
+        *_any("list watch", "nodes"),  # registrations of other plugins
+        *_any("get patch", "nodes"),  # registrations, handshakes, and the lock where another scheduler holds it
+        *_any("get patch", "pods"),  # phases
+        *EVENTS,
+        *QUESTIONS,
+        *_own("get patch", "leases", "hami-registry", group=LEASES),
+        *_own("create", "leases", group=LEASES),
+    },
+    "hami-node-agent": {
+        *_any("get list watch", "nodes"),  # its own: versions, and its records
+        *_any("list watch", "pods"),  # its node's
+        *EVENTS,
+    },
+}
+BUILT_IN = {"hami-scheduler": {"system:kube-scheduler", "system:volume-scheduler"}}
+"""Roles of Kubernetes' own that an account has: kube-scheduler's, which runs beside the extender."""

@@ -1,0 +1,128 @@
+"""What one object says of another is there: selectors find pods, volumes find their source, policies name ports that are listened on."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.manifests.conftest import Manifests
+
+Object = dict[str, Any]
+MADE_LATER = {"hami-webhook-tls"}
+"""Secrets that a service makes itself."""
+
+
+def matches(selector: Object, labels: dict[str, str]) -> bool:
+    wanted = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    return wanted and all(
+        each["operator"] == "In" and labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
+    )
+
+
+def labels(pod: Object) -> dict[str, str]:
+    found: dict[str, str] = pod["metadata"]["labels"]
+    return found
+
+
+def ports(pod: Object) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for container in pod["spec"]["containers"] for port in container.get("ports", ())}
+
+
+def test_a_selector_finds_its_own_pods_and_no_others(overlay: Manifests) -> None:
+    for workload in overlay.of("DaemonSet", "Deployment", "StatefulSet"):
+        found = [name for name, pod in overlay.pods.items() if matches(workload["spec"]["selector"], labels(pod))]
+        assert found == [workload["metadata"]["name"]]
+
+
+def test_a_service_finds_pods_that_listen(overlay: Manifests) -> None:
+    for service in overlay.of("Service"):
+        (pod,) = [pod for pod in overlay.pods.values() if matches({"matchLabels": service["spec"]["selector"]}, labels(pod))]
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports(pod))
+
+
+def test_a_workload_names_a_headless_service(overlay: Manifests) -> None:
+    for workload in overlay.of("StatefulSet"):
+        assert overlay.one("Service", workload["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
+
+
+def test_what_is_mounted_is_there(overlay: Manifests) -> None:
+    maps = {each["metadata"]["name"] for each in overlay.of("ConfigMap")}
+    secrets = {each["spec"]["secretName"] for each in overlay.of("Certificate")} | MADE_LATER
+    for workload in overlay.of("DaemonSet", "Deployment", "StatefulSet"):
+        spec = workload["spec"]["template"]["spec"]
+        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+        claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", ())}
+        mounted = {
+            mount["name"]
+            for container in [*spec.get("initContainers", ()), *spec["containers"]]
+            for mount in container.get("volumeMounts", ())
+        }
+        assert mounted == set(volumes) | claims
+        for volume in volumes.values():
+            assert volume.get("configMap", {}).get("name") in {None, *maps}
+            assert volume.get("secret", {}).get("secretName") in {None, *secrets}
+
+
+def test_an_account_that_is_named_is_there(overlay: Manifests) -> None:
+    accounts = {account["metadata"]["name"] for account in overlay.of("ServiceAccount")}
+    for pod in overlay.pods.values():
+        assert pod["spec"].get("serviceAccountName") in {None, *accounts}
+
+
+def test_everything_is_in_one_namespace(overlay: Manifests) -> None:
+    cluster_wide = {
+        "Namespace", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+    }  # fmt: skip
+    for each in overlay.objects:
+        assert each["metadata"].get("namespace") == (None if each["kind"] in cluster_wide else "hami-system"), each["metadata"]["name"]
+
+
+def allowed(manifests: Manifests, source: str, target: str) -> set[object]:
+    """Ports of ``target``'s pods that ``source``'s pods may call."""
+    from_labels, to_labels = labels(manifests.pods[source]), labels(manifests.pods[target])
+    may_come: set[object] = set()
+    may_go: set[object] = set()
+    for policy in manifests.of("NetworkPolicy"):
+        if matches(policy["spec"]["podSelector"], to_labels):
+            for rule in policy["spec"].get("ingress", ()):
+                if "from" not in rule or any(matches(peer.get("podSelector", {}), from_labels) for peer in rule["from"]):
+                    may_come |= {ports(manifests.pods[target]).get(port["port"], port["port"]) for port in rule["ports"]}
+        if matches(policy["spec"]["podSelector"], from_labels):
+            for rule in policy["spec"].get("egress", ()):
+                if "to" not in rule or any(
+                    "namespaceSelector" not in peer and matches(peer.get("podSelector", {}), to_labels) for peer in rule["to"]
+                ):
+                    may_go |= {port["port"] for port in rule["ports"]}
+    return may_come & may_go
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "wanted"),
+    [
+        ("hami-scheduler", "hami-nats", {4222}),
+        ("hami-registry", "hami-nats", {4222}),
+        ("hami-node-agent", "hami-nats", {4222}),
+        ("hami-webhook", "hami-nats", set()),
+        ("hami-node-agent", "hami-scheduler", set()),
+        ("hami-node-agent", "hami-webhook", set()),
+        ("hami-node-agent", "hami-registry", set()),
+        ("hami-nats", "hami-scheduler", set()),
+    ],
+)
+def test_who_may_call_whom(overlay: Manifests, source: str, target: str, wanted: set[object]) -> None:
+    assert allowed(overlay, source, target) == wanted
+
+
+def test_every_pod_has_a_policy_that_closes_it(overlay: Manifests) -> None:
+    closing = [policy for policy in overlay.of("NetworkPolicy") if policy["spec"]["policyTypes"] == ["Ingress", "Egress"]]
+    for name, pod in overlay.pods.items():
+        assert [policy for policy in closing if matches(policy["spec"]["podSelector"], labels(pod))], name
+
+
+def test_a_policy_names_ports_that_somebody_listens_on(overlay: Manifests) -> None:
+    for policy in overlay.of("NetworkPolicy"):
+        pods = [pod for pod in overlay.pods.values() if matches(policy["spec"]["podSelector"], labels(pod))]
+        assert pods, policy["metadata"]["name"]
+        for rule in policy["spec"].get("ingress", ()):
+            for port in rule["ports"]:
+                assert any(port["port"] in {*ports(pod), *ports(pod).values()} for pod in pods)

@@ -1,0 +1,76 @@
+"""Each service may do exactly what it does."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.manifests.calls import BUILT_IN, CALLS, Call
+from tests.unit.manifests.conftest import SERVICES, Manifests, build
+
+Object = dict[str, Any]
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+
+
+def calls(role: Object) -> set[Call]:
+    return {
+        Call(verb, resource, group, frozenset(rule.get("resourceNames", ())), namespaced=role["kind"] == "Role")
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def granted(manifests: Manifests, account: str) -> tuple[set[Call], set[str]]:
+    """What an account may do, and which roles of Kubernetes' own it has."""
+    roles = {(role["kind"], role["metadata"]["name"]): role for role in manifests.of("Role", "ClusterRole")}
+    allowed: set[Call] = set()
+    built_in: set[str] = set()
+    for binding in manifests.of("RoleBinding", "ClusterRoleBinding"):
+        if {"kind": "ServiceAccount", "name": account, "namespace": "hami-system"} in binding["subjects"]:
+            key = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+            if key in roles:
+                allowed |= calls(roles[key])
+            else:
+                built_in.add(key[1])
+    return allowed, built_in
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_may_do_what_it_does_and_nothing_else(service: str) -> None:
+    allowed, built_in = granted(build(f"base/{service}"), f"hami-{service}")
+    assert allowed == CALLS[f"hami-{service}"]
+    assert built_in == BUILT_IN.get(f"hami-{service}", set())
+
+
+def test_no_right_is_given_to_anybody_else(overlay: Manifests) -> None:
+    accounts = {account["metadata"]["name"] for account in overlay.of("ServiceAccount")}
+    assert accounts == {f"hami-{service}" for service in SERVICES}
+    for binding in overlay.of("RoleBinding", "ClusterRoleBinding"):
+        (subject,) = binding["subjects"]
+        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", "hami-system")
+        assert subject["name"] in accounts
+
+
+def test_no_right_has_a_wildcard(overlay: Manifests) -> None:
+    for role in overlay.of("Role", "ClusterRole"):
+        for rule in role["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], role["metadata"]["name"]
+
+
+def test_the_agent_writes_nothing_but_events() -> None:
+    allowed, _ = granted(build("base/node-agent"), "hami-node-agent")
+    assert {call.resource for call in allowed if call.verb in WRITES} == {"events"}
+
+
+def test_who_patches_pods_does_not_bind_and_who_binds_does_not_patch_pods() -> None:
+    scheduler, _ = granted(build("base/scheduler"), "hami-scheduler")
+    registry, _ = granted(build("base/registry"), "hami-registry")
+    assert Call("patch", "pods") not in scheduler
+    assert Call("create", "pods/binding") not in registry
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_secrets_are_the_webhooks_alone(service: str) -> None:
+    allowed, _ = granted(build(f"base/{service}"), f"hami-{service}")
+    assert service == "webhook" or not {call for call in allowed if call.resource == "secrets"}

@@ -1,0 +1,84 @@
+"""What a pod's environment says is what its service reads: every variable is known, every value accepted, every port the one that is named."""
+
+from typing import Any
+
+import pytest
+
+from hami_node_agent.settings import Settings as AgentSettings
+from hami_registry.settings import Settings as RegistrySettings
+from hami_runtime import settings
+from hami_scheduler.settings import Settings as SchedulerSettings
+from hami_webhook.settings import Settings as WebhookSettings
+from tests.unit.manifests.conftest import OVERLAYS, Manifests, build
+
+Object = dict[str, Any]
+SETTINGS = {
+    "hami/node-agent": AgentSettings,
+    "hami/registry": RegistrySettings,
+    "hami/scheduler": SchedulerSettings,
+    "hami/webhook": WebhookSettings,
+}
+GIVEN = {"metadata.namespace": "hami-system", "metadata.name": "hami-x-0", "spec.nodeName": "node-1", "status.podIP": "10.0.0.7"}
+
+
+def environment(container: Object) -> dict[str, str]:
+    """The variables as kubelet would set them."""
+    found: dict[str, str] = {}
+    for each in container.get("env", ()):
+        value = each["value"] if "value" in each else GIVEN[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for name, earlier in found.items():
+            value = value.replace(f"$({name})", earlier)
+        found[each["name"]] = value
+    return found
+
+
+def ours() -> list[tuple[str, str, str]]:
+    return [
+        (overlay, workload, container["name"])
+        for overlay in OVERLAYS
+        for workload, pod in build(f"overlays/{overlay}").pods.items()
+        for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+        if container["image"].startswith("hami/")
+    ]
+
+
+@pytest.mark.parametrize(("overlay_name", "workload", "name"), ours())
+def test_a_service_accepts_its_environment(overlay_name: str, workload: str, name: str) -> None:
+    pod = build(f"overlays/{overlay_name}").pods[workload]
+    (container,) = [each for each in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]] if each["name"] == name]
+    read = settings.load(SETTINGS[container["image"].partition(":")[0]], environment(container))
+    ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    if ports:
+        assert read.health_host == "0.0.0.0"
+        assert ports.pop("metrics") == read.health_port
+        assert ports.pop("webhook", 0) == getattr(read, "webhook_port", 0)
+        assert ports.pop("extender", None) is None or read.extender_certificate
+        assert not ports
+    mounts = {mount["mountPath"] for mount in container.get("volumeMounts", ())}
+    for path in (read.nats_ca, read.nats_certificate, read.nats_key):
+        assert not path or path.rpartition("/")[0] in mounts
+    if isinstance(read, AgentSettings) and container["args"] == ["run"]:
+        assert {f"{read.hook_path}/vgpu", read.plugin_folder, read.pod_resources_socket.rpartition("/")[0], read.cdi_folder} <= mounts
+        assert read.containerd_config.rpartition("/")[0] in mounts
+        assert {f"{read.driver_root_mount}/usr", f"{read.driver_root_mount}/dev"} <= mounts
+
+
+def test_the_extender_is_where_kube_scheduler_calls_it(overlay: Manifests) -> None:
+    from hami_rig.scheduler import configuration
+
+    extender = next(each for each in overlay.pods["hami-scheduler"]["spec"]["containers"] if each["name"] == "extender")
+    read = settings.load(SchedulerSettings, environment(extender))
+    (found,) = [each for each in overlay.of("ConfigMap") if each["metadata"]["name"].startswith("hami-kube-scheduler")]
+    called = configuration.load(found["data"]["kube-scheduler.yaml"])
+    assert called.extenders[0].url_prefix == f"http://127.0.0.1:{read.extender_port}"
+    assert read.extender_host == "127.0.0.1"
+    assert called.extenders[0].timeout_seconds > read.bind_timeout_seconds
+    assert [profile.scheduler_name for profile in called.profiles] == [settings.load(WebhookSettings, {}).scheduler_name]
+
+
+def test_a_webhook_is_called_where_it_listens(overlay: Manifests) -> None:
+    service = overlay.one("Service", "hami-webhook")
+    for each in overlay.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        called = each["webhooks"][0]["clientConfig"]["service"]
+        assert (called["name"], called["namespace"], called["port"]) == ("hami-webhook", "hami-system", service["spec"]["ports"][0]["port"])
+        assert "caBundle" not in each["webhooks"][0]["clientConfig"]  # an empty one would undo the webhook's at each apply

@@ -1,0 +1,208 @@
+"""Prints ``deploy/kustomize/components/admission-policies/policies.yaml``: who may write the system's records, as the API server itself holds it.
+
+Made from ``hami_devices.ownership``, the one list of records and writers. A vendor's own plugin, and a person who has to repair a record, are
+named in the policies' first variable, ``writers``, which an overlay patches. It is part of the policy and no ConfigMap, so that nothing that
+could be missing stands between the API server and every write to a pod. The path of a device configuration may be given.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hami_devices import ownership
+from hami_devices.catalog import Catalog
+from hami_devices.config import DeviceConfig, load
+from hami_devices.ownership import Writer
+from hami_protocol import keys
+from tools import manifests
+
+NAMESPACE = "hami-system"
+OPERATORS = "operators"
+API_VERSION = "admissionregistration.k8s.io/v1"
+HEADER = """\
+# Who may write the system's records, held by the API server itself: `make docs` writes this file from hami_devices/ownership.py.
+#
+# hami-pod-records, hami-binding-records, hami-node-records: nobody but our services and whom the first variable, `writers`, names: by vendor,
+# the users that its own plugin runs as, which write that vendor's keys; and operators, who repair. kustomization.yaml shows how to set it.
+# hami-service-writes: what our services change on nodes and pods is their records, and nothing else.
+"""
+
+Object = dict[str, Any]
+
+
+def account(writer: Writer) -> str:
+    """The user name of a service."""
+    return f"system:serviceaccount:{NAMESPACE}:{writer}"
+
+
+def policies(catalog: Catalog) -> list[Object]:
+    """Policies and their bindings."""
+    return [
+        *_pair(
+            "hami-pod-records",
+            rules=[_rule("CREATE", "UPDATE", resources=["pods", "pods/status", "pods/resize", "pods/ephemeralcontainers"])],
+            protected=catalog.system_pod_keys,
+            ours=ownership.pod_keys(catalog),
+            vendors={vendor.name: ownership.vendor_pod_keys(vendor) for vendor in catalog.vendors},
+            labels=True,
+        ),
+        *_pair(
+            "hami-binding-records",
+            rules=[_rule("CREATE", resources=["pods/binding", "bindings"])],
+            protected=catalog.system_pod_keys,
+            ours={Writer.SCHEDULER: ownership.binding_keys(catalog)},
+            vendors={},
+            labels=True,
+            label_writers=(Writer.SCHEDULER,),
+        ),
+        *_pair(
+            "hami-node-records",
+            rules=[_rule("CREATE", "UPDATE", resources=["nodes", "nodes/status"])],
+            protected=ownership.system_node_keys(catalog),
+            ours=ownership.node_keys(catalog),
+            vendors={vendor.name: ownership.vendor_node_keys(vendor) | {keys.NODE_LOCK} for vendor in catalog.vendors},
+        ),
+        *_confinement(catalog),
+    ]
+
+
+def _pair(
+    name: str,
+    *,
+    rules: list[Object],
+    protected: Iterable[str],
+    ours: Mapping[Writer, Iterable[str]],
+    vendors: Mapping[str, Iterable[str]],
+    labels: bool = False,
+    label_writers: tuple[Writer, ...] = (),
+) -> list[Object]:
+    """A policy that holds who writes ``protected``, and its binding."""
+    writers = ", ".join(f"'{name}': []" for name in (OPERATORS, *sorted(vendors)))
+    differs = "(k in variables.before) != (k in variables.after) ||\n  (k in variables.before && variables.before[k] != variables.after[k])"
+    variables = [
+        ("writers", f"{{{writers}}}"),
+        ("before", _metadata("oldObject", "annotations")),
+        ("after", _metadata("object", "annotations")),
+        ("changed", f"{_list(protected)}.filter(k,\n  {differs})"),
+        ("operator", f"request.userInfo.username in variables.writers['{OPERATORS}']"),
+        ("allowed", _allowed(ours, vendors)),
+    ]
+    validations = [
+        {
+            "expression": "variables.operator || variables.changed.all(k, k in variables.allowed)",
+            "messageExpression": "'annotations that only HAMI writes: ' + variables.changed.filter(k, !(k in variables.allowed)).join(', ')",
+            "reason": "Forbidden",
+        }
+    ]
+    if labels:
+        variables += [("labelsBefore", _metadata("oldObject", "labels")), ("labelsAfter", _metadata("object", "labels"))]
+        permitted = "".join(f"request.userInfo.username == '{account(writer)}' || " for writer in label_writers)
+        validations += [
+            {
+                "expression": f"variables.operator || {permitted}"
+                f"variables.labelsBefore[?'{key}'].orValue('') == variables.labelsAfter[?'{key}'].orValue('')",
+                "message": f"the label {key} is written by HAMI alone",
+                "reason": "Forbidden",
+            }
+            for key in sorted(ownership.SYSTEM_POD_LABELS)
+        ]
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": rules},
+        "variables": [{"name": name, "expression": expression} for name, expression in variables],
+        "validations": validations,
+    }
+    return _bound(name, spec)
+
+
+def _allowed(ours: Mapping[Writer, Iterable[str]], vendors: Mapping[str, Iterable[str]]) -> str:
+    """CEL: the keys that whoever asks may write."""
+    rest = "[]"
+    for vendor, its in sorted(vendors.items(), reverse=True):
+        named = f"request.userInfo.username in variables.writers['{vendor}']"
+        rest = f"({named} ?\n  {_list(its)} : []) + {rest}" if rest != "[]" else f"({named} ?\n  {_list(its)} : [])"
+    for writer, its in sorted(ours.items(), reverse=True):
+        rest = f"request.userInfo.username == '{account(writer)}' ?\n  {_list(its)} :\n{rest}"
+    return rest
+
+
+def _confinement(catalog: Catalog) -> list[Object]:
+    """A policy that holds our services to their records, and its binding: RBAC cannot, since it knows no single annotation."""
+    name = "hami-service-writes"
+    nodes, pods = ownership.node_keys(catalog), ownership.pod_keys(catalog)
+    mine = "[]"
+    for writer in reversed(Writer):
+        both = f"request.resource.resource == 'nodes' ?\n  {_list(nodes[writer])} :\n  {_list(pods[writer])}"
+        mine = f"request.userInfo.username == '{account(writer)}' ? ({both}) :\n{mine}"
+    variables = [
+        ("before", _metadata("oldObject", "annotations")),
+        ("after", _metadata("object", "annotations")),
+        ("labelsBefore", _metadata("oldObject", "labels")),
+        ("labelsAfter", _metadata("object", "labels")),
+        ("mine", mine),
+        ("kept", "variables.before.all(k, k in variables.mine || (k in variables.after && variables.after[k] == variables.before[k]))"),
+        ("added", "variables.after.all(k, k in variables.mine || k in variables.before)"),
+    ]
+    spec: Object = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [_rule("UPDATE", resources=["nodes", "pods"])]},
+        "matchConditions": [
+            {"name": "by-our-services", "expression": f"request.userInfo.username in {_list(account(writer) for writer in Writer)}"}
+        ],
+        "variables": [{"name": name, "expression": expression} for name, expression in variables],
+        "validations": [
+            {
+                "expression": "variables.kept && variables.added",
+                "message": "HAMI's services change no annotations but their own",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": "object.spec == oldObject.spec && variables.labelsBefore == variables.labelsAfter",
+                "message": "HAMI's services change nothing but annotations",
+                "reason": "Forbidden",
+            },
+        ],
+    }
+    return _bound(name, spec)
+
+
+def _bound(name: str, spec: Object) -> list[Object]:
+    """A policy and what puts it into force."""
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    return [_object("ValidatingAdmissionPolicy", name, spec), _object("ValidatingAdmissionPolicyBinding", name, binding)]
+
+
+def _rule(*operations: str, resources: list[str]) -> Object:
+    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": list(operations), "resources": resources, "scope": "*"}
+
+
+def _object(kind: str, name: str, spec: Object) -> Object:
+    labels = {"app.kubernetes.io/name": "hami", "app.kubernetes.io/part-of": "hami", "app.kubernetes.io/component": "admission-policies"}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, "labels": labels}, "spec": spec}
+
+
+def _metadata(version: str, part: str) -> str:
+    """CEL: annotations or labels of one version of the object; a Binding's metadata may be missing altogether."""
+    return f"{version} != null && has({version}.metadata) && has({version}.metadata.{part}) ? {version}.metadata.{part} : {{}}"
+
+
+def _list(texts: Iterable[str]) -> str:
+    return "[" + ", ".join(f"'{text}'" for text in sorted(texts)) + "]"
+
+
+def text(catalog: Catalog) -> str:
+    """The file."""
+    return HEADER + manifests.dump(policies(catalog))
+
+
+def main() -> None:
+    """Print it."""
+    devices = load(Path(sys.argv[1]).read_text())[0] if len(sys.argv) > 1 else DeviceConfig()
+    sys.stdout.write(text(Catalog(devices)))
+
+
+if __name__ == "__main__":
+    main()
