@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from hami_protocol.selectors import LabelSelector
+
 
 class _Object(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What all of these share: read-only, camelCase on the wire, defaults left out when written."""
@@ -240,6 +242,27 @@ class ResourceQuota(_Object, frozen=True, kw_only=True):
 
     metadata: ObjectMeta
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
+
+
+class PodDisruptionBudgetSpec(_Object, frozen=True, kw_only=True):
+    """spec of a budget."""
+
+    selector: LabelSelector | None = None
+
+
+class PodDisruptionBudgetStatus(_Object, frozen=True, kw_only=True):
+    """status of a budget: how many of its pods may go now."""
+
+    disruptions_allowed: int = 0
+    observed_generation: int = 0
+
+
+class PodDisruptionBudget(_Object, frozen=True, kw_only=True):
+    """How many pods of a kind may be disrupted at once."""
+
+    metadata: ObjectMeta
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
 class Namespace(_Object, frozen=True, kw_only=True):

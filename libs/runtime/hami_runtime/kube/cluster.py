@@ -104,6 +104,9 @@ PODS: Kind[k.Pod] = Kind(api_version="v1", kind="Pod", plural="pods", namespaced
 NODES: Kind[k.Node] = Kind(api_version="v1", kind="Node", plural="nodes", namespaced=False, type=k.Node)
 NAMESPACES: Kind[k.Namespace] = Kind(api_version="v1", kind="Namespace", plural="namespaces", namespaced=False, type=k.Namespace)
 QUOTAS: Kind[k.ResourceQuota] = Kind(api_version="v1", kind="ResourceQuota", plural="resourcequotas", namespaced=True, type=k.ResourceQuota)
+BUDGETS: Kind[k.PodDisruptionBudget] = Kind(
+    api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets", namespaced=True, type=k.PodDisruptionBudget
+)
 LEASES: Kind[k.Lease] = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True, type=k.Lease)
 EVENTS: Kind[Body] = Kind(api_version="v1", kind="Event", plural="events", namespaced=True, type=dict)
 SECRETS: Kind[Body] = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True, type=dict)

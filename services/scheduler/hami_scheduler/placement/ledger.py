@@ -6,8 +6,12 @@
       │ 30 s without     │ failed      │ ended, or deleted      │
       └──────▶ gone ◀────┴─────────────┴────────────────────────┘
 
+    NOMINATED ─▶ RESERVED, when filter finds the room free; gone when its time is over
+
 Entries found in the cluster (at start, or placed by another HAMi scheduler) come in as BOUND or SHRUNK. A reservation lapses unless it is
-renewed; all else stays until it is released. Releasing twice is releasing once. What a shrunk pod gave back never comes back.
+renewed; all else stays until it is released. A nomination keeps room for a pod whose victims have not left it yet: until they have, more is
+charged on those devices than they have, so that nobody else is given what becomes free. Releasing twice is releasing once. What a shrunk pod
+gave back never comes back.
 The ledger counts nothing: what the entries add up to on each device is kept in ``state``, the only caller.
 """
 
@@ -28,10 +32,14 @@ RESERVATION_SECONDS: Final = 30.0
 class Phase(StrEnum):
     """How firmly an entry holds what it holds."""
 
+    NOMINATED = "nominated"
     RESERVED = "reserved"
     ASSUMED = "assumed"
     BOUND = "bound"
     SHRUNK = "shrunk"
+
+
+LAPSING: Final = frozenset({Phase.NOMINATED, Phase.RESERVED})
 
 
 class LedgerError(RuntimeError):
@@ -59,7 +67,7 @@ class Entry:
     charges: tuple[Charge, ...]
     running_charges: tuple[Charge, ...]
     lapses_at: float | None = None
-    """Monotonic seconds; set while reserved."""
+    """Monotonic seconds; set while nominated or reserved."""
 
     @property
     def held(self) -> tuple[Charge, ...]:
@@ -74,7 +82,7 @@ class Ledger:
         self._entries: dict[str, Entry] = {}
         self._by_node: dict[str, dict[str, None]] = {}
         self._by_namespace: dict[str, dict[str, None]] = {}
-        self._reserved: dict[str, None] = {}
+        self._lapsing: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -102,14 +110,14 @@ class Ledger:
         self._entries[uid] = entry
         self._by_node.setdefault(entry.node, {})[uid] = None
         self._by_namespace.setdefault(entry.pod.namespace, {})[uid] = None
-        if entry.phase is Phase.RESERVED:
-            self._reserved[uid] = None
+        if entry.phase in LAPSING:
+            self._lapsing[uid] = None
 
     def pop(self, uid: str) -> Entry | None:
         """Take the pod's entry out; None where it has none."""
         entry = self._entries.pop(uid, None)
         if entry is not None:
-            self._reserved.pop(uid, None)
+            self._lapsing.pop(uid, None)
             for index, key in ((self._by_node, entry.node), (self._by_namespace, entry.pod.namespace)):
                 del index[key][uid]
                 if not index[key]:
@@ -128,7 +136,7 @@ class Ledger:
         entry = self._entries.get(uid)
         if entry is None or _ORDER[entry.phase] >= _ORDER[phase]:
             return entry
-        self._reserved.pop(uid, None)
+        self._lapsing.pop(uid, None)
         return self._change(entry, phase=phase, lapses_at=None)
 
     def _change(self, entry: Entry, **changes: object) -> Entry:
@@ -137,8 +145,8 @@ class Ledger:
         return changed
 
     def expired(self, now: float) -> list[str]:
-        """The UIDs whose reservation has lapsed; they stay until they are released."""
-        return [uid for uid in self._reserved if (at := self._entries[uid].lapses_at) is not None and at <= now]
+        """The UIDs whose reservation or nomination has lapsed; they stay until they are released."""
+        return [uid for uid in self._lapsing if (at := self._entries[uid].lapses_at) is not None and at <= now]
 
     def validate(self) -> None:
         """Check that the indexes say what the entries say.
@@ -150,15 +158,13 @@ class Ledger:
         by_namespace: dict[str, set[str]] = {}
         for uid, entry in self._entries.items():
             hold(uid == entry.pod.uid, f"{entry.pod} is entered under {uid}")
-            hold(
-                (entry.phase is Phase.RESERVED) == (entry.lapses_at is not None), f"{entry.pod} is {entry.phase}, lapses {entry.lapses_at}"
-            )
+            hold((entry.phase in LAPSING) == (entry.lapses_at is not None), f"{entry.pod} is {entry.phase}, lapses {entry.lapses_at}")
             by_node.setdefault(entry.node, set()).add(uid)
             by_namespace.setdefault(entry.pod.namespace, set()).add(uid)
         hold(by_node == {node: set(uids) for node, uids in self._by_node.items()}, "entries by node")
         hold(by_namespace == {name: set(uids) for name, uids in self._by_namespace.items()}, "entries by namespace")
-        reserved = {uid for uid, entry in self._entries.items() if entry.phase is Phase.RESERVED}
-        hold(set(self._reserved) == reserved, "reserved entries")
+        lapsing = {uid for uid, entry in self._entries.items() if entry.phase in LAPSING}
+        hold(set(self._lapsing) == lapsing, "entries that lapse")
 
 
 _ORDER: Final = {phase: place for place, phase in enumerate(Phase)}

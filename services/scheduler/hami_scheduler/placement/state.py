@@ -260,7 +260,7 @@ class ClusterState:
             reasons: whether a placement also says why the other nodes do not fit; a refusal always does.
             allowance: what the pod's namespace may still have, without what the pod holds itself (``used_in``); None is unlimited.
         """
-        with self._without(uid):
+        with self.without(uid):
             return filter.judge(self, request, candidates, ranked=ranked, reasons=reasons, allowance=allowance)
 
     def explain(self, request: PodRequest, nodes: Sequence[str] | None = None, *, uid: str = "", limit: int = 20) -> Explanation:
@@ -272,20 +272,20 @@ class ClusterState:
             uid: of the pod; what it holds itself counts as free.
             limit: how many nodes to tell of where none are named.
         """
-        with self._without(uid):
+        with self.without(uid):
             return explain.explain(self, request, nodes, limit=limit)
 
     @contextmanager
-    def _without(self, uid: str) -> Iterator[None]:
-        entry = self._ledger.get(uid)
-        if entry is None:
-            yield
-            return
-        self._apply(entry.node, entry.held, -1)
+    def without(self, *uids: str) -> Iterator[None]:
+        """For as long as the context lasts, what the pods with these UIDs hold is free. Nobody else may look meanwhile: no ``await`` in it."""
+        entries = [entry for uid in dict.fromkeys(uids) if (entry := self._ledger.get(uid)) is not None]
+        for entry in entries:
+            self._apply(entry.node, entry.held, -1)
         try:
             yield
         finally:
-            self._apply(entry.node, entry.held, 1)
+            for entry in entries:
+                self._apply(entry.node, entry.held, 1)
 
     # Who holds what
 
@@ -300,6 +300,20 @@ class ClusterState:
                 charges=placement.charges,
                 running_charges=placement.running_charges,
                 lapses_at=now + RESERVATION_SECONDS,
+            )
+        )
+
+    def nominate(self, pod: PodRef, placement: Placement, *, lapses_at: float) -> Entry:
+        """Keep what ``placement`` says for the pod until its victims have left it and filter reserves it; ``lapses_at`` is monotonic seconds."""
+        return self._enter(
+            Entry(
+                pod=pod,
+                node=placement.node,
+                phase=Phase.NOMINATED,
+                assignments=placement.assignments,
+                charges=placement.charges,
+                running_charges=placement.running_charges,
+                lapses_at=lapses_at,
             )
         )
 
