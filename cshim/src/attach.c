@@ -1,3 +1,4 @@
+/* attach.c: the region as a file, and the slots in it: taken, recognised, cleared. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

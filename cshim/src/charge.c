@@ -1,3 +1,4 @@
+/* charge.c: what is counted against a share, and what is tried before an allocation is refused. */
 #include <signal.h>
 
 #include "charge.h"
@@ -46,7 +47,7 @@ static void kill_largest(struct shim *shim, int row)
 			owner = atomic_load(&slot->owner);
 		}
 	}
-	if (owner == 0)
+	if (process_owner_pid(owner) == 0)
 		return;
 	log_line(LOG_ERROR, "out of memory on device %s: killing process %u, which holds %llu MiB",
 		shim_device(shim, row)->uuid, process_owner_pid(owner), (unsigned long long)(most >> 20));

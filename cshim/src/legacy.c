@@ -1,3 +1,4 @@
+/* legacy.c: the reference's region as a view of ours. Written only, but for the word by which its monitor blocks. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* log.c: one write per line, from a buffer on the stack: it works in a signal handler and in a forked child. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

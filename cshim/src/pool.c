@@ -1,3 +1,4 @@
+/* pool.c: pools, found when they are first used; and the allocations and frees in the order of a stream. */
 #include "charge.h"
 #include "log.h"
 #include "pool.h"

@@ -46,7 +46,8 @@ bool process_is_gone(uint64_t owner, uint64_t image)
 	struct process_stat stat;
 	char path[32];
 
-	if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+	if (pid == 0 ||
+		(kill((pid_t)pid, 0) != 0 && errno == ESRCH)) /* no process has the pid 0: somebody wrote nonsense */
 		return true;
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	if (!read_stat(path, &stat))

@@ -237,6 +237,37 @@ static void a_share_changes_while_it_runs(void)
 	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 10, 3);
 }
 
+static void the_environment_can_only_lower_a_share(void)
+{
+	struct grant grant;
+	CUfunction kernel;
+
+	clock_start(1);
+	grant = rig_one(GIB, 50);
+	setenv("CUDA_DEVICE_SM_LIMIT", "20", 1);
+	rig_context(0);
+	kernel = rig_kernel("k_100us");
+	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 20, 3);
+	grant.devices[0].sm_percent = 10;
+	rig_write(&grant);
+	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 10, 3);
+}
+
+static void the_agents_own_share_in_the_environment_does_not_hold_a_change_back(void)
+{
+	struct grant grant;
+	CUfunction kernel;
+
+	clock_start(1);
+	grant = rig_one(GIB, 50);
+	setenv("CUDA_DEVICE_SM_LIMIT", "50", 1);
+	rig_context(0);
+	kernel = rig_kernel("k_100us");
+	grant.devices[0].sm_percent = 70;
+	rig_write(&grant);
+	CHECK_SHARE(run_for(kernel, SECOND_NS, false), 70, 3);
+}
+
 static double share_under(uint32_t policy, uint32_t core_switch, const char *environment)
 {
 	struct grant grant = rig_grant(1, GIB, 20);
@@ -410,6 +441,8 @@ int main(int argc, char **argv)
 		TEST(every_way_to_launch_counts),
 		TEST(what_is_captured_costs_when_it_runs),
 		TEST(a_share_changes_while_it_runs),
+		TEST(the_environment_can_only_lower_a_share),
+		TEST(the_agents_own_share_in_the_environment_does_not_hold_a_change_back),
 		TEST(the_policy_decides_when_the_limit_holds),
 		TEST(a_blocked_container_waits_out_its_lease),
 		TEST(launches_are_seen_whatever_the_limit),

@@ -54,6 +54,15 @@ struct CUstream_st {
 	struct CUgraph_st *capture;
 };
 struct CUstream_st *fake_stream(CUstream stream, bool per_thread);
+
+struct CUfunc_st {
+	char name[64];
+	uint64_t ns;
+};
+
+/* Run for `ns` in the order of a stream, or record that in its capture. */
+CUresult fake_launch(struct CUstream_st *stream, uint64_t ns);
+
 void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns);
 CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, int device);
 
