@@ -7,6 +7,7 @@ disturb the order. A program that waits for what can never come raises ``Stuck``
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
@@ -27,7 +28,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now_seconds = 0.0
         super().__init__(_NoIO(self._jump))
-        self._clock_resolution = 1e-9
+
+    @property
+    def _clock_resolution(self) -> float:
+        """No timer runs before its time, however little: who then asks the time and waits for the rest would wait for ever, in no time."""
+        return math.ulp(self._now_seconds)
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, seconds: float) -> None:
+        """The system's own, which asyncio sets, means nothing here."""
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
