@@ -51,7 +51,7 @@ class Tending:
         """Do what time and improvements bring, until ``stop``."""
         waking = self._picture.waking
         while not stop.is_set():
-            due = waking.due_seconds()
+            due = waking.due_seconds() if self._leading() else None  # a follower wakes nobody, however long it is due
             seconds = TICK_SECONDS if due is None else min(TICK_SECONDS, max(0.0, due - self._clock.monotonic()))
             if await sleep_until(stop, seconds):
                 return

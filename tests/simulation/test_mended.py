@@ -1,0 +1,81 @@
+"""What the simulation has found, each told directly: the shortest story in which it went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_protocol.events import AllocationSucceeded, PodAllocating, PodReleased
+from hami_protocol.subjects import ALL_GRANTS, ALL_OUTCOMES, ALLOCATIONS
+from hami_registry.outcomes import ACK_WAIT_SECONDS, DURABLE
+from hami_registry.service import Registry
+from hami_runtime import virtual
+from hami_runtime.kube.memory import MemoryCluster
+from hami_runtime.telemetry import OFF
+from hami_runtime.virtual import VirtualClock
+from hami_scheduler.metrics import Metrics
+from hami_scheduler.tending import Tending
+from tests.contract.scheduler.world import World, place, ref, story
+
+
+def test_a_replica_that_leads_no_more_does_not_spin_over_pods_that_it_may_not_wake() -> None:
+    """It waited for a moment that had passed, over and over, for as long as it was a follower."""
+    looks = 0
+
+    def tend(_find: object) -> None:
+        nonlocal looks
+        looks += 1
+
+    async def main() -> None:
+        picture: Any = SimpleNamespace(waking=SimpleNamespace(due_seconds=lambda: -1.0), tend=tend)
+        unused: Any = None
+        tending = Tending(
+            picture, unused, VirtualClock(), pods=unused, leading=lambda: False, caught_up=asyncio.Event(), metrics=Metrics(OFF)
+        )
+        running = asyncio.ensure_future(tending.run(asyncio.Event()))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        running.cancel()
+
+    virtual.run(main())
+    assert looks < 10
+
+
+@story
+async def test_an_outcome_that_a_registry_had_at_hand_when_it_died_reaches_its_pod_within_half_a_minute(world: World) -> None:
+    """It came again after a minute, for which the pod looked as if it waited for its devices."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=1000)
+        await place(scheduler, pod)
+    await world.say(AllocationSucceeded(pod=ref(pod), node="n1"), "succeeded")
+    wanted = (ALL_GRANTS, ALL_OUTCOMES)
+    async with world.bus.consume(ALLOCATIONS, subjects=wanted, durable=DURABLE, ack_wait_seconds=ACK_WAIT_SECONDS) as deliveries:
+        for _ in world.log():
+            await anext(deliveries)
+    registry = Registry(world.bus, MemoryCluster(world.store), world.clock, Catalog(), identity="r1", namespace="kube-system")
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(registry.run(stop))
+    await asyncio.sleep(30.0)
+    assert (await world.get(pod)).metadata.annotations[keys.BIND_PHASE] == "success"
+    stop.set()
+    await running
+
+
+@story
+async def test_a_grant_that_is_said_after_its_pod_was_released_is_taken_back(world: World) -> None:
+    """In an outage the agent's word may overtake the scheduler's, and the log ended with a pod that held something for ever."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        await asyncio.sleep(3.0)  # what was missing when it began to lead has been said
+        pod = await world.pod("p1", gpu=1, gpumem=1000)
+        await place(scheduler, pod)
+        await world.delete(pod)
+        await world.say(PodReleased(pod=ref(pod), node="n1"), "released", by_agent=True)
+        await world.say(PodAllocating(pod=ref(pod), node="n1", assignments=(), bind_time_seconds=1), "late")
+        assert world.said()[-1] == ("PodAllocating", "p1")
+        await asyncio.sleep(2.0)
+        assert world.said()[-1] == ("PodReleased", "p1")
