@@ -26,9 +26,10 @@ from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 DURABLE: Final = "registry-outcomes"
-ACK_WAIT_SECONDS: Final = 60.0
+ACK_WAIT_SECONDS: Final = 15.0
+"""How long a message waits that was at work in a process that died: its pod looks as if it still waited for its devices."""
 _AT_ONCE: Final = 32
-_LONGEST_PAUSE_SECONDS: Final = 30.0
+_LONGEST_PAUSE_SECONDS: Final = 10.0
 _AllocationEvents = (
     events.PodAssigned
     | events.AssignmentLapsed
