@@ -28,6 +28,7 @@ from hami_protocol.events import (
 )
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.subjects import ALLOCATIONS
 
 RESTARTED = "the scheduler was restarted before the pod was bound"
 
@@ -39,6 +40,8 @@ class Said(Struct, frozen=True, kw_only=True):
     node: str
     granted: bool
     """Bound, and not only reserved."""
+    announced: bool = False
+    """The grant itself has been said, and not only how it went."""
     attempt: str = ""
 
 
@@ -62,8 +65,12 @@ class GrantLog:
         match event:
             case PodAssigned():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, attempt=event_id.rpartition("/")[2])
-            case PodAllocating() | ShareResized() | ContainerServed() | AllocationSucceeded() | AllocationFailed():
-                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True)
+            case PodAllocating() | ShareResized():
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True)
+            case ContainerServed() | AllocationSucceeded() | AllocationFailed():
+                earlier = self._said.get(uid)
+                announced = earlier is not None and earlier.announced
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=announced)
             case AssignmentLapsed():
                 earlier = self._said.get(uid)
                 if earlier is not None and not earlier.granted and earlier.node == event.node:
@@ -75,12 +82,13 @@ class GrantLog:
         """Whether the log says that the pod holds something, and has not said that it was released."""
         return uid in self._said
 
-    def missing(self, pods: Iterable[Pod], *, reserved: Iterable[str]) -> tuple[Missing, ...]:
+    def missing(self, pods: Iterable[Pod], *, reserved: Iterable[str], utc_seconds: float) -> tuple[Missing, ...]:
         """What must be said so that the log agrees with ``pods``, all pods of the cluster.
 
         Args:
             pods: as the watch shows them.
             reserved: UIDs that this scheduler has reserved room for now.
+            utc_seconds: the wall clock, only to tell what the log may have forgotten because of its age.
         """
         events: list[Missing] = []
         by_uid = {pod.metadata.uid: pod for pod in pods}
@@ -95,22 +103,26 @@ class GrantLog:
             elif not said.granted:
                 lapsed = AssignmentLapsed(pod=said.pod, node=said.node, reason=RESTARTED)
                 events.append(Missing(event=lapsed, event_id=f"{uid}/lapsed/{said.attempt}"))
-        unsaid = [grant for pod in by_uid.values() if (grant := self._unsaid_grant(pod)) is not None]
+        forgotten_seconds = utc_seconds - ALLOCATIONS.max_age_seconds
+        unsaid = [grant for pod in by_uid.values() if (grant := self._unsaid_grant(pod, forgotten_seconds)) is not None]
         unsaid.sort(key=lambda grant: (grant[0], grant[1].event_id))
         return (*events, *(grant for _, grant in unsaid))
 
-    def _unsaid_grant(self, pod: Pod) -> tuple[int, Missing] | None:
-        """The grant of a pod that waits for its devices and of whom the log says nothing, with its time."""
+    def _unsaid_grant(self, pod: Pod, forgotten_seconds: float) -> tuple[int, Missing] | None:
+        """The grant of a pod of which the log says nothing, with its time; not one that the log no longer keeps because it is so old."""
         said = self._said.get(pod.metadata.uid)
         annotations = pod.metadata.annotations
-        if is_terminal(pod) or not pod.spec.node_name or annotations.get(keys.BIND_PHASE) != "allocating" or (said and said.granted):
+        phase = annotations.get(keys.BIND_PHASE)
+        if is_terminal(pod) or not pod.spec.node_name or not phase or (said and said.announced):
             return None
+        bind_time = annotations.get(keys.BIND_TIME, "")
+        bind_time_seconds = int(bind_time) if bind_time.isascii() and bind_time.isdigit() and len(bind_time) < 12 else 0
+        if phase != "allocating" and bind_time_seconds < forgotten_seconds:
+            return None  # it has its devices: served from its annotation while the bus was away, unless it is older than the log
         try:
             assignments = self._catalog.read_assignments(pod)
         except RecordError:
             return None  # its node is fenced for it
-        bind_time = annotations.get(keys.BIND_TIME, "")
-        bind_time_seconds = int(bind_time) if bind_time.isascii() and bind_time.isdigit() and len(bind_time) < 12 else 0
         event = PodAllocating(pod=pod_ref(pod), node=pod.spec.node_name, assignments=assignments, bind_time_seconds=bind_time_seconds)
         return bind_time_seconds, allocating(event)
 

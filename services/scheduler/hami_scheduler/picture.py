@@ -23,6 +23,8 @@ from hami_protocol.events import (
     DeviceEvent,
     DevicesReported,
     LivenessChanged,
+    PodAllocating,
+    PodAssigned,
     PodReleased,
 )
 from hami_protocol.kubernetes import Node, Pod, ResourceQuota
@@ -146,6 +148,9 @@ class Picture:
                 if len(self._released) > REMEMBERED_RELEASES:
                     self._released.popitem(last=False)
                 self._unlock(event.node, event.pod)
+            case PodAssigned() | PodAllocating() if event.pod.uid in self._released:
+                missing = allocations.released(event.pod, event.node, "the pod had ended before its grant was said")
+                self._releases[event.pod.uid] = (self._clock.monotonic(), missing)  # or the log would end with a pod that holds something
             case AllocationSucceeded() | AllocationFailed():
                 self._unlock(event.node, event.pod)
 
@@ -190,7 +195,7 @@ class Picture:
 
     def lead(self, pods: Iterable[Pod]) -> tuple[Missing, ...]:
         """This replica begins to lead: say what the log lacks, and which nodes are fenced. Returns what was said."""
-        missing = self.grants.missing(pods, reserved=[entry.pod.uid for entry in self.state.entries()])
+        missing = self.grants.missing(pods, reserved=[entry.pod.uid for entry in self.state.entries()], utc_seconds=self._clock.utc().timestamp())
         for each in missing:
             self._publish(each.event, each.event_id)
         for node in self.state.nodes():

@@ -9,6 +9,7 @@ from hami_devices.catalog import Catalog
 from hami_protocol import keys
 from hami_protocol.events import AllocationSucceeded, AssignmentLapsed, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.kubernetes import Pod, PodStatus
+from hami_protocol.subjects import DAY_SECONDS
 from hami_scheduler.allocations import RESTARTED, GrantLog
 from tests.builders import a_pod, a_ref
 
@@ -34,8 +35,9 @@ def granted(name: str = "p1", node: str = "n1") -> PodAllocating:
     return PodAllocating(pod=a_ref(name), node=node, assignments=(), bind_time_seconds=1700000000)
 
 
-def said(log: GrantLog, pods: list[Pod], reserved: list[str] | None = None) -> list[tuple[str, str]]:
-    return [(type(missing.event).__name__, missing.event_id) for missing in log.missing(pods, reserved=reserved or [])]
+def said(log: GrantLog, pods: list[Pod], reserved: list[str] | None = None, *, days_later: int = 0) -> list[tuple[str, str]]:
+    missing = log.missing(pods, reserved=reserved or [], utc_seconds=1700000000 + days_later * DAY_SECONDS)
+    return [(type(each.event).__name__, each.event_id) for each in missing]
 
 
 def test_a_grant_that_was_not_published_is_said_with_its_first_id(log: GrantLog) -> None:
@@ -51,8 +53,19 @@ def test_a_grant_that_was_published_is_not_said_again(log: GrantLog) -> None:
     assert said(log, [bound()]) == []
 
 
-def test_a_pod_that_has_its_devices_needs_no_grant(log: GrantLog) -> None:
-    assert said(log, [bound(phase="success"), bound("p2", status="Succeeded"), a_pod("p3", gpu=1)]) == []
+def test_a_pod_that_has_ended_or_waits_needs_no_grant(log: GrantLog) -> None:
+    assert said(log, [bound("p2", status="Succeeded"), a_pod("p3", gpu=1)]) == []
+
+
+def test_a_pod_that_was_served_while_the_bus_was_away_is_granted_all_the_same(log: GrantLog) -> None:
+    assert said(log, [bound(phase="success")]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+    log.observe(AllocationSucceeded(pod=a_ref(), node="n1"))
+    assert said(log, [bound(phase="success")]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+
+
+def test_a_grant_that_the_log_no_longer_keeps_is_not_said_again(log: GrantLog) -> None:
+    assert said(log, [bound(phase="success")], days_later=8) == []
+    assert said(log, [bound()], days_later=8) == [("PodAllocating", "uid-p1/allocating/1700000000")]
 
 
 def test_grants_are_said_in_the_order_of_binding(log: GrantLog) -> None:
@@ -67,7 +80,7 @@ def test_grants_are_said_in_the_order_of_binding(log: GrantLog) -> None:
 
 def test_a_reservation_of_before_the_restart_has_lapsed(log: GrantLog) -> None:
     log.observe(assigned(), "uid-p1/assigned/17")
-    missing = log.missing([a_pod(gpu=1)], reserved=[])
+    missing = log.missing([a_pod(gpu=1)], reserved=[], utc_seconds=1700000000)
     assert [each.event for each in missing] == [AssignmentLapsed(pod=a_ref(), node="n1", reason=RESTARTED)]
     assert [each.event_id for each in missing] == ["uid-p1/lapsed/17"]
     assert said(log, [a_pod(gpu=1)], reserved=["uid-p1"]) == []
