@@ -1,4 +1,4 @@
-"""Seeded faults in front of the bus, the cluster and the disk: lost, doubled and late messages, writes that fail or fail after they took effect.
+"""Seeded faults in front of the bus, the cluster and the disk: lost, doubled and late messages, writes that fail, or fail after they took effect.
 
 One ``Faults`` decides for a whole run, from one seed, so that a run replays exactly. ``Process`` is what stands between a service and the world:
 once it is killed, nothing that the service still tries in its clean-up reaches anything, as after SIGKILL. A *fuse* kills it at its n-th call,
@@ -410,9 +410,6 @@ class FaultyFiles:
 
     def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         self._process.step()
-        if self._process.faults.strikes():
-            self._process.faults.tell(f"{self._process.name}: writing {path} fails")
-            raise OSError(28, "No space left on device")
         self._inner.write(path, data, mode=mode)
         self._process.step()
 

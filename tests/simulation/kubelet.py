@@ -99,7 +99,9 @@ class Kubelet:
                     self.ledger.settle(uid, container.name, kind)
             except AllocationRefused as exc:
                 self.ledger.release(uid)
-                self.rejected[uid] = str(exc)
+                # Kubelet keeps an init container's ids until the pod ends, where the scheduler gives its slots back when it is over.
+                if "devices unavailable" not in str(exc):
+                    self.rejected[uid] = str(exc)
                 return admission.unexpected(str(exc))
             except asyncio.CancelledError:
                 self.ledger.release(uid)

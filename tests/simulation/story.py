@@ -10,6 +10,7 @@ import asyncio
 import gc
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,17 +23,18 @@ from hami_protocol import keys, registration, subjects
 from hami_protocol.envelope import MESSAGE_ID, open_message
 from hami_protocol.events import AssignmentLapsed, LivenessChanged, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.pods import is_terminal
-from hami_runtime import virtual
 from hami_runtime.kube.store_resources import NODES
+from hami_runtime.virtual import VirtualLoop
 from hami_scheduler.placement import Phase, Placement
 from hami_scheduler.placement.ledger import InvariantError
 from hami_scheduler.service import Scheduler
 from tests.simulation import shapes
+from tests.simulation.faults import Gone, Killed
 from tests.simulation.town import CATALOG, Town
 from tests.simulation.watchdog import GRANTS_IN_ORDER, Seen
 
-CALM_SECONDS = 30.0
 STUCK_SECONDS = 30.0
+TURNS_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +53,62 @@ class Outcome:
 def run(seed: int, *, with_log: bool = False) -> Outcome:
     """Play the story of ``seed`` in virtual time."""
     lines: list[str] = []
-    with _quiet_logs(lines if with_log else None), _no_garbage_collection():
-        return virtual.run(_play(Town(seed), seed, lines if with_log else None))
+    with (
+        _quiet_logs(lines if with_log else None),
+        _no_garbage_collection(),
+        asyncio.Runner(loop_factory=_Loop) as runner,
+    ):
+        return runner.run(_play(seed, lines if with_log else None))
 
 
-async def _play(town: Town, seed: int, lines: list[str] | None) -> Outcome:
+class _Loop(VirtualLoop):
+    """A virtual loop that notices when somebody is busy without any time going by, and then lets it go by, so that the run comes to an end.
+
+    Attributes:
+        spinning: who was busy; empty while all is well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spinning = ""
+        self._turns = 0
+        self._since = -1.0
+
+    def _run_once(self) -> None:
+        if self.time() > self._since:
+            self._since, self._turns = self.time(), 0
+        self._turns += 1
+        if self._turns > TURNS_AT_ONCE:
+            self.spinning = self.spinning or f"{TURNS_AT_ONCE} turns of the loop at {self.time():.3f} s, of {_awaiting(self)}"
+            self._jump(0.1)
+        super()._run_once()  # type: ignore[misc]  # of asyncio's, under every loop of it
+
+
+def _awaiting(loop: asyncio.AbstractEventLoop) -> str:
+    """What the tasks that are ready wait in."""
+    found: Counter[str] = Counter()
+    for handle in loop._ready:  # type: ignore[attr-defined]
+        task = getattr(handle._callback, "__self__", None)
+        if isinstance(task, asyncio.Task):
+            names: list[str] = []
+            coroutine: Any = task.get_coro()
+            while coroutine is not None and hasattr(coroutine, "cr_code"):
+                names.append(coroutine.cr_code.co_qualname)
+                coroutine = coroutine.cr_await
+            found[" > ".join(names)] += 1
+    return str(found)
+
+
+async def _play(seed: int, lines: list[str] | None) -> Outcome:
+    town = Town(seed)
     await town.build()
+
+    def unnoticed(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        failure = context.get("exception")
+        if not isinstance(failure, Killed | Gone):
+            town.watchdog.violated(f"{context['message']}: {failure!r}")
+
+    asyncio.get_running_loop().set_exception_handler(unnoticed)
     running = asyncio.ensure_future(town.run())
     story = _Story(town)
     try:
@@ -103,6 +155,7 @@ class _Story:
         for number in range(3):
             await town.create(shapes.small_pod(f"calm-{number}"))
         await self._settled("in ordinary life")
+        _check_log(town)
         town.watchdog.check_running()
         for kubelet in town.kubelets.values():
             for uid in kubelet.rejected.keys() - rejected:
@@ -116,6 +169,9 @@ class _Story:
             _check_log(town)
 
     def _wrong(self) -> bool:
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, _Loop) and loop.spinning:
+            self.town.watchdog.violated(loop.spinning)
         for supervisor in self.town.supervisors.values():
             if supervisor.ended:
                 self.town.watchdog.violated(supervisor.ended)
@@ -263,6 +319,8 @@ def _unsettled(town: Town) -> str | None:
     for node in town.nodes:
         if (why := _node_unsettled(town, node.name)) is not None:
             return f"{node.name} {why}"
+    if (why := _untold(town)) is not None:
+        return why
     pending = {name: agent.outbox.pending for name, agent in town.agents.items() if agent.outbox.pending}
     if pending or scheduler._outbox.pending:
         return f"not said yet: {pending}, by the scheduler {scheduler._outbox.pending}"
@@ -279,7 +337,7 @@ def _pod_unsettled(town: Town, scheduler: Scheduler, seen: Seen) -> str | None:
         if seen.allocated and seen.phase != "success":
             return f"is on {seen.node} and its phase is {seen.phase!r}"
         return None if pod.status.phase == "Running" else f"is on {seen.node} and is {pod.status.phase}: {pod.status.container_statuses}"
-    if pod.metadata.name in town.watchdog.hopeless:
+    if pod.metadata.uid in town.watchdog.hopeless:
         return None
     request = CATALOG.read_pod(pod)
     if not request.asks:
@@ -322,36 +380,45 @@ def _node_unsettled(town: Town, name: str) -> str | None:
     return None if alive == [True] else f"is alive: {alive}"
 
 
+def _untold(town: Town) -> str | None:
+    """What the log of allocations still says wrongly of a pod, taken as a whole: whether it holds something."""
+    last: dict[str, str] = {}
+    granted: set[str] = set()
+    for event in _allocations(town):
+        if (letter := _LETTERS.get(type(event))) is not None:
+            last[event.pod.uid] = letter
+            if letter == "G":
+                granted.add(event.pod.uid)
+    for uid, letter in last.items():
+        seen = town.watchdog.pods.get(uid)
+        if letter not in ("LR" if seen is None or seen.charge is None else "G"):
+            return f"the log's last word on {uid} ({seen and seen.pod.metadata.name}) is {letter}"
+    for uid, seen in town.watchdog.pods.items():
+        if seen.charge is not None and uid not in granted:
+            return f"{seen.pod.metadata.name} ({uid}) holds {seen.allocated}, and its grant was never said"
+    return None
+
+
 def _check_log(town: Town) -> None:
-    """Everything has been said once, each pod's in order, and what was granted was released."""
-    violated = town.watchdog.violated
+    """Everything has been said once, and by the scheduler in order."""
     messages = town.bus.kept(subjects.ALLOCATIONS)
     ids = [message.headers[MESSAGE_ID] for message in messages]
     if len(set(ids)) != len(ids):
-        violated(f"said twice: {sorted(each for each in set(ids) if ids.count(each) > 1)}")
+        town.watchdog.violated(f"said twice: {sorted(each for each in set(ids) if ids.count(each) > 1)}")
     told: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for message in messages:
-        event: Any = open_message(message)
-        names[event.pod.uid] = event.pod.name
-        match event:
-            case PodAssigned():
-                letter = "A"
-            case AssignmentLapsed():
-                letter = "L"
-            case PodAllocating():
-                letter = "G"
-            case PodReleased():
-                letter = "R"
-            case _:
-                continue
-        told[event.pod.uid] = told.get(event.pod.uid, "") + letter
+    for message, event in zip(messages, _allocations(town), strict=True):
+        if message.subject.endswith(".grant"):
+            told[event.pod.uid] = told.get(event.pod.uid, "") + _LETTERS[type(event)]
     for uid, letters in told.items():
-        if not GRANTS_IN_ORDER.fullmatch(letters) or letters[-1] not in "LR":
-            violated(f"{names[uid]} ({uid}): assigned, lapsed, granted, released in the order {letters}")
-    for uid in town.watchdog.started:
-        if "G" not in told.get(uid, ""):
-            violated(f"{names.get(uid)} ({uid}) has run, and its grant was never said")
+        if not GRANTS_IN_ORDER.fullmatch(letters):
+            town.watchdog.violated(f"{uid}: assigned, lapsed, granted, released in the order {letters}")
+
+
+def _allocations(town: Town) -> list[Any]:
+    return [open_message(message) for message in town.bus.kept(subjects.ALLOCATIONS)]
+
+
+_LETTERS: dict[type, str] = {PodAssigned: "A", AssignmentLapsed: "L", PodAllocating: "G", PodReleased: "R"}
 
 
 # The record
@@ -403,7 +470,8 @@ def _quiet_logs(lines: list[str] | None) -> Iterator[None]:
         raise structlog.DropEvent
 
     before = structlog.get_config()
-    structlog.configure(processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if lines is not None else logging.CRITICAL))
+    level = logging.CRITICAL if lines is None else logging.DEBUG
+    structlog.configure(processors=[keep], wrapper_class=structlog.make_filtering_bound_logger(level))
     try:
         yield
     finally:

@@ -274,9 +274,9 @@ class Town:
             return False
         body = _patched(shape.body, decision)
         with suppress(Exception):
+            created = await MemoryCluster(self.store).create(PODS, body, namespace="default")
             if shape.hopeless:
-                self.watchdog.hopeless.add(shape.name)
-            await MemoryCluster(self.store).create(PODS, body, namespace="default")
+                self.watchdog.hopeless.add(created.metadata.uid)
             return True
         return False
 

@@ -27,8 +27,8 @@ from tests.simulation.shapes import CORES, GPU, MEMORY, PERCENT
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 PHASES = {"": 0, "allocating": 1, "success": 2, "failed": 2}
-GRANTS_IN_ORDER = re.compile(r"(A+L)*A*G?R*")
-"""Of one pod: assigned and lapsed any number of times, granted once, released last."""
+GRANTS_IN_ORDER = re.compile(r"(A+L)*A*G?R?")
+"""What the scheduler says of one pod: assigned and lapsed any number of times, granted once, released last."""
 
 Card = tuple[str, str]
 """Node and UUID."""
@@ -68,7 +68,7 @@ class Watchdog:
         self.started: Counter[str] = Counter()
         """By UID, how many containers with devices were started."""
         self.hopeless: set[str] = set()
-        """Names of pods that must never be bound."""
+        """UIDs of pods that must never be bound."""
         self._capacity = capacity
         self._files = files
         self._tell = tell
@@ -118,7 +118,7 @@ class Watchdog:
     def _check_binding(self, pod: Pod, node: str, allocated: str | None) -> None:
         """Nothing is bound without an assignment, and an assignment is exactly what was asked."""
         name = pod.metadata.name
-        if name in self.hopeless:
+        if pod.metadata.uid in self.hopeless:
             self.violated(f"{name}: bound to {node}, although nobody can read what it asks")
             return
         asked = [one.container.resources.limits or {} for one in containers_in_order(pod)]
