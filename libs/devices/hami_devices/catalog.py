@@ -4,13 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hami_devices import admission, nvidia, records, requests
-from hami_devices.config import DeviceConfig
+from hami_devices import (
+    admission,
+    amd,
+    ascend,
+    biren,
+    cambricon,
+    enflame,
+    hygon,
+    iluvatar,
+    kunlun,
+    metax,
+    metax_sgpu,
+    mthreads,
+    neuron,
+    nvidia,
+    records,
+    requests,
+    vastai,
+)
+from hami_devices.config import ConfigError, DeviceConfig
 from hami_devices.model import PodRequest
 from hami_devices.vendor import Granted, Vendor
 from hami_protocol import assignment, keys
 from hami_protocol.devices import RegisteredDevice, VendorAssignment
 from hami_protocol.kubernetes import Pod
+
+
+def _configured(config: DeviceConfig) -> tuple[Vendor, ...]:
+    """Every vendor that has a resource to ask for, in order of detection.
+
+    Raises:
+        ConfigError: two resources, or two vendors, have one name.
+    """
+    vendors = (
+        nvidia.vendor(config.nvidia),
+        cambricon.vendor(config.cambricon),
+        hygon.vendor(config.hygon),
+        metax.vendor(config.metax),
+        metax_sgpu.vendor(config.metax),
+        enflame.whole(config.enflame),
+        enflame.sliced(config.enflame),
+        kunlun.whole(config.kunlun),
+        kunlun.shared(config.kunlun),
+        neuron.vendor(config.awsneuron),
+        *(ascend.vendor(chip, soft_split=config.vnpus.soft_split) for chip in config.vnpus.configs),
+        *(iluvatar.vendor(chip) for chip in config.iluvatars),
+        mthreads.vendor(config.mthreads),
+        amd.vendor(config.amd),
+        biren.vendor(config.biren),
+        vastai.vendor(config.vastai),
+    )
+    named = tuple(vendor for vendor in vendors if vendor.count_resource)
+    for what, names in (
+        ("resources are named", [name for vendor in named for name in vendor.resources]),
+        ("vendors have the common word", [vendor.name for vendor in named]),
+        ("vendors have the device type", [vendor.device_type for vendor in named]),
+    ):
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"device configuration: two {what} {twice}; accepted: a name of its own for each")
+    return named
 
 
 class Catalog:
@@ -32,7 +85,7 @@ class Catalog:
             device_policy: for pods that name none.
             more: vendors that are no part of this package.
         """
-        self.vendors: tuple[Vendor, ...] = (nvidia.vendor(config.nvidia), *more)
+        self.vendors: tuple[Vendor, ...] = (*_configured(config), *more)
         self.config = config
         self._node_policy = node_policy
         self._device_policy = device_policy

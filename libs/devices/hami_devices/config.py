@@ -6,13 +6,31 @@ A key that nobody reads is a warning that names it, with the nearest known one; 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
-Whole = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+from hami_devices.config_sections import (
+    ILUVATARS,
+    AmdConfig,
+    AscendConfig,
+    AscendSection,
+    BirenConfig,
+    CambriconConfig,
+    EnflameConfig,
+    HygonConfig,
+    IluvatarConfig,
+    KunlunConfig,
+    MetaxConfig,
+    MooreThreadsConfig,
+    NeuronConfig,
+    VastaiConfig,
+    Whole,
+)
+
 Percent = Annotated[int, Meta(ge=0, le=100)]
 Scaling = Annotated[float, Meta(gt=0, le=1000)]
 
@@ -76,33 +94,27 @@ class DeviceConfig(Struct, frozen=True, kw_only=True):
     """The whole file; without one, the chart's defaults."""
 
     nvidia: NvidiaConfig = NvidiaConfig()
+    cambricon: CambriconConfig = CambriconConfig()
+    hygon: HygonConfig = HygonConfig()
+    metax: MetaxConfig = MetaxConfig()
+    enflame: EnflameConfig = EnflameConfig()
+    kunlun: KunlunConfig = KunlunConfig()
+    awsneuron: NeuronConfig = NeuronConfig()
+    vnpus: AscendSection = AscendSection()
+    iluvatars: tuple[IluvatarConfig, ...] = ILUVATARS
+    mthreads: MooreThreadsConfig = MooreThreadsConfig()
+    amd: AmdConfig = AmdConfig()
+    biren: BirenConfig = BirenConfig()
+    vastai: VastaiConfig = VastaiConfig()
 
 
-_NVIDIA_KEYS: Final = frozenset(item.encode_name for item in msgspec.structs.fields(NvidiaConfig))
-_THREE_NAMES: Final = frozenset({"resourceCountName", "resourceMemoryName", "resourceCoreName"})
+def _keys(*sections: type[Struct]) -> frozenset[str]:
+    return frozenset(item.encode_name for section in sections for item in msgspec.structs.fields(section))
+
+
+_SECTIONS: Final = {item.name: item.type for item in msgspec.structs.fields(DeviceConfig)}
 _KNOWN: Final[dict[str, frozenset[str]]] = {
-    "nvidia": _NVIDIA_KEYS,
-    "cambricon": _THREE_NAMES,
-    "mthreads": _THREE_NAMES,
-    "amd": _THREE_NAMES,
-    "hygon": _THREE_NAMES | {"memoryFactor"},
-    "metax": frozenset({"resourceCountName", "resourceVCountName", "resourceVMemoryName", "resourceVCoreName", "sgpuTopologyAware"}),
-    "enflame": frozenset(
-        {
-            "resourceNameGCU",
-            "resourceNameDRSGCU",
-            "resourceNameGCUMemory",
-            "resourceNameGCUCore",
-            "resourceNameVGCU",
-            "resourceNameVGCUPercentage",
-        }
-    ),
-    "kunlun": frozenset({"resourceCountName", "resourceVCountName", "resourceVMemoryName"}),
-    "awsneuron": frozenset({"resourceCountName", "resourceCoreName"}),
-    "vastai": frozenset({"resourceCountName"}),
-    "biren": frozenset({"resourceCountName"}),
-    "iluvatars": _THREE_NAMES | {"chipName", "commonWord"},
-    "vnpus": frozenset({"hamiVnpuCore", "configs"}),
+    name: _keys(IluvatarConfig) if name == "iluvatars" else _keys(section) for name, section in _SECTIONS.items()
 }
 _FOREIGN: Final = frozenset({"version", "flags", "resources", "sharing", "imex"})
 """Sections of NVIDIA's own device plugin, which may stand in the same file."""
@@ -126,13 +138,20 @@ def load(text: str) -> tuple[DeviceConfig, tuple[str, ...]]:
     warnings: list[str] = []
     for name, section in document.items():
         warnings.extend(_unknown_keys(str(name), section))
-    section = document.get("nvidia") or {}
+    config = DeviceConfig(**{name: _section(name, given) for name in _SECTIONS if (given := document.get(name)) is not None})
+    _check_nvidia(config.nvidia)
+    return config, tuple(warnings)
+
+
+def _section(name: str, given: object) -> Any:
+    if name == "nvidia":
+        given = _with_text_levels(given)
+    elif name == "vnpus" and isinstance(given, list):
+        given = {"configs": given}
     try:
-        nvidia = msgspec.convert(_with_text_levels(section), NvidiaConfig, strict=False)
+        return msgspec.convert(given, _SECTIONS[name], strict=False)
     except msgspec.ValidationError as exc:
-        raise ConfigError(f"device configuration, section nvidia: {exc}") from exc
-    _check_nvidia(nvidia)
-    return DeviceConfig(nvidia=nvidia), tuple(warnings)
+        raise ConfigError(f"device configuration, section {name}: {exc}") from exc
 
 
 def _with_text_levels(section: object) -> object:
@@ -145,14 +164,19 @@ def _with_text_levels(section: object) -> object:
 def _unknown_keys(name: str, section: Any) -> list[str]:
     if name not in _KNOWN:
         return [] if name in _FOREIGN else [_warning(name, "", _KNOWN)]
-    parts = section if isinstance(section, list) else [section]
-    return [
-        _warning(str(key), f"{name}.", _KNOWN[name])
-        for part in parts
-        if isinstance(part, dict)
-        for key in part
-        if str(key) not in _KNOWN[name]
-    ]
+    if name != "vnpus":
+        return list(_unknown_in(f"{name}.", section, _KNOWN[name]))
+    chips = _keys(AscendConfig)
+    if isinstance(section, list):
+        return list(_unknown_in("vnpus.", section, chips))
+    inner = section.get("configs") if isinstance(section, dict) else None
+    return [*_unknown_in("vnpus.", section, _KNOWN[name]), *_unknown_in("vnpus.configs.", inner, chips)]
+
+
+def _unknown_in(where: str, section: Any, known: frozenset[str]) -> Iterator[str]:
+    for part in section if isinstance(section, list) else [section]:
+        if isinstance(part, dict):
+            yield from (_warning(str(key), where, known) for key in part if str(key) not in known)
 
 
 def _warning(key: str, where: str, known: Any) -> str:

@@ -16,7 +16,7 @@ from hami_devices.model import Charge, DeviceRequest, DeviceState, PodRequest, R
 from hami_devices.nvidia import MIG_MODE
 from hami_devices.order import Order, in_order, read_order
 from hami_devices.reasons import Misfit
-from hami_devices.rules import Choice, Demand, Outcome, Rules
+from hami_devices.rules import Choice, Demand, Outcome, Picked, Rules
 from hami_devices.scores import device_score
 from hami_devices.selectors import misfit as selector_misfit
 from hami_devices.topology import PairScores, pick_linked
@@ -114,29 +114,26 @@ def fit_container(
         taken: UUIDs of devices that it must not get, since other containers of its pod have them.
     """
     tried = in_order(order, [(state, device_score(state, weights, (request,))) for state in states])
-    chooses = order.linked or request.rules.pick is not None
+    boards = _boards_in_use(tried, request.rules) if order.exclusive else frozenset()
     counts: dict[Reason, int] = {}
     groups: dict[int, list[DeviceState]] = {}
     for state in tried:
         reason = Reason.CUSTOM if state.device.uuid in taken else fit_device(state, request, selectors=selectors, exclusive=order.exclusive)
+        if reason is None and _board(state, request.rules) in boards:
+            reason = Reason.EXCLUSIVE
         if reason is not None:
             counts[reason] = counts.get(reason, 0) + 1
             continue
         group = groups.setdefault(state.device.numa if selectors.numa_bind else 0, [])
         group.append(state)
-        if not chooses and len(group) == request.count:
+        if not order.linked and request.rules.pick is None and len(group) == request.count:
             return tuple(group)
-    if request.rules.pick is not None and len(groups.get(0, ())) >= request.count:
-        by_place = tuple(sorted(tried, key=lambda state: (state.device.index, state.device.uuid)))
-        picked = request.rules.pick(Choice(devices=by_place, fitting=tuple(groups[0]), request=request))
-        if isinstance(picked, Mapping):
-            counts.update(picked)
-            return Misfit(counts=counts, devices=tuple(tried), request=request, selectors=selectors, container=container)
-        return tuple(picked)
     for group in groups.values():
         if len(group) >= request.count:
-            places = pick_linked([state.device.uuid for state in group], request.count, pair_scores or {})
-            return tuple(group[place] for place in places)
+            picked = _picked(tried, group, request, pair_scores or {})
+            if not isinstance(picked, Mapping):
+                return tuple(picked)
+            return Misfit(counts={**counts, **picked}, devices=tuple(tried), request=request, selectors=selectors, container=container)
     most = max((len(group) for group in groups.values()), default=0)
     apart = sum(len(group) for group in groups.values()) - most
     if apart:
@@ -144,6 +141,12 @@ def fit_container(
     if most:
         counts[Reason.PARTIAL] = most
     return Misfit(counts=counts, devices=tuple(tried), request=request, selectors=selectors, container=container)
+
+
+def _picked(tried: Sequence[DeviceState], fitting: Sequence[DeviceState], request: DeviceRequest, pair_scores: PairScores) -> Picked:
+    if request.rules.pick is not None:
+        return request.rules.pick(Choice(devices=_by_place(tried), fitting=tuple(fitting), request=request))
+    return [fitting[place] for place in pick_linked([state.device.uuid for state in fitting], request.count, pair_scores)]
 
 
 def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores: PairScores | None = None) -> NodeFit | Misfit:
@@ -199,8 +202,20 @@ def _bonus(
 ) -> float:
     if rules.bonus is None:
         return 0.0
-    devices = sorted((state for state in states if state.vendor == vendor), key=lambda state: (state.device.index, state.device.uuid))
-    return rules.bonus(Outcome(containers=tuple(containers), devices=tuple(devices), pod=pod))
+    devices = _by_place([state for state in states if state.vendor == vendor])
+    return rules.bonus(Outcome(containers=tuple(containers), devices=devices, pod=pod))
+
+
+def _by_place(states: Iterable[DeviceState]) -> tuple[DeviceState, ...]:
+    return tuple(sorted(states, key=lambda state: (state.device.index, state.device.uuid)))
+
+
+def _board(state: DeviceState, rules: Rules) -> str:
+    return "" if rules.board is None else rules.board(state)
+
+
+def _boards_in_use(states: Iterable[DeviceState], rules: Rules) -> frozenset[str]:
+    return frozenset(board for state in states if state.used_shares and (board := _board(state, rules)))
 
 
 def charged(state: DeviceState, share: DeviceShare) -> DeviceState:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from hami_devices.model import ContainerRequest, DeviceRequest, PodRequest, Selectors, Weights
 from hami_devices.selectors import read_selectors
@@ -106,29 +106,25 @@ def names_any(container: Container, resources: Iterable[str]) -> bool:
     return any(name in limits or name in requests for name in resources)
 
 
-def read_plainly(asking: Asking) -> DeviceRequest | None:
+def read_plainly(asking: Asking, *, cores: int | None = None) -> DeviceRequest | None:
     """What a container asks of a vendor that takes the request as it is written.
+
+    Args:
+        asking: which container, of whom.
+        cores: of each device, where it is not the container's to say.
 
     Raises:
         RequestError: a quantity cannot be read, or memory or cores are asked without a device.
     """
     vendor, container, path = asking.vendor, asking.container, asking.path
-    count = quantity(container, path, vendor.count_resource)
+    devices = read_count(asking)
     memory = quantity(container, path, vendor.memory_resource)
     percent = quantity(container, path, vendor.memory_percent_resource)
     memory_mib = memory.read(quantities.parse_memory_mib, unit_mib=vendor.memory_unit_mib) if memory else 0
     memory_percent = percent.read(quantities.parse_percent) if percent else 0
-    cores_percent = read_cores(asking)
-    if count is not None:
-        devices = count.read(quantities.parse_count)
-    elif memory or percent or cores_percent is not None:
-        devices = vendor.default_count
-        if not devices:
-            raise RequestError(
-                f"{path}.resources.limits[{vendor.count_resource}]", "missing; accepted: how many devices the rest is asked of"
-            )
-    else:
-        return None
+    cores_percent = read_cores(asking) if cores is None else cores
+    if devices is None and (memory or percent or cores_percent is not None):
+        devices = vendor.default_count or missing_count(asking)
     if not devices:
         return None
     if not memory_mib and not memory_percent:
@@ -146,6 +142,44 @@ def read_plainly(asking: Asking) -> DeviceRequest | None:
         cores=cores_percent,
         rules=vendor.rules,
     )
+
+
+def read_count(asking: Asking) -> int | None:
+    """How many devices are asked for; None where nothing is said.
+
+    Raises:
+        RequestError: it cannot be read.
+    """
+    found = quantity(asking.container, asking.path, asking.vendor.count_resource)
+    return None if found is None else found.read(quantities.parse_count)
+
+
+def missing_count(asking: Asking) -> NoReturn:
+    """Refuse a container that says of how much, and not of how many.
+
+    Raises:
+        RequestError: always.
+    """
+    field = f"{asking.path}.resources.limits[{asking.vendor.count_resource}]"
+    raise RequestError(field, "missing; accepted: how many devices the rest is asked of")
+
+
+def refused(asking: Asking, resource: str, accepted: str) -> RequestError:
+    """The error that says what of ``resource`` is accepted."""
+    found = quantity(asking.container, asking.path, resource)
+    if found is None:
+        return RequestError(f"{asking.path}.resources.limits[{resource}]", f"missing; accepted: {accepted}")
+    return RequestError(found.field, f"{_shown(found.value)} is not accepted; accepted: {accepted}")
+
+
+def read_memory(asking: Asking) -> int | None:
+    """The MiB that are asked, of each device; None where nothing is said.
+
+    Raises:
+        RequestError: they cannot be read.
+    """
+    found = quantity(asking.container, asking.path, asking.vendor.memory_resource)
+    return None if found is None else found.read(quantities.parse_memory_mib, unit_mib=asking.vendor.memory_unit_mib)
 
 
 def read_cores(asking: Asking) -> int | None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from hami_devices.model import DeviceRequest, DeviceState, PodRequest, Reason
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """What one share takes of one device."""
 
     memory_mib: int
@@ -65,6 +64,8 @@ class Rules:
     """How much better than another node this one would be, in points of the node score; more is better under every policy."""
     single_matters: bool = True
     """Whether ``pick`` and ``bonus`` matter where no container asks for more than one device."""
+    board: Callable[[DeviceState], str] | None = None
+    """What a device shares with others that ``mutex`` keeps free together with it; empty for nothing."""
     apart: bool = False
     """Application containers and sidecars of one pod get different devices."""
     names_model: bool = False

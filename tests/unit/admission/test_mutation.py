@@ -109,7 +109,7 @@ class TestLeftAlone:
         assert decision.patch == ()
 
     def test_a_pod_that_asks_for_nothing_of_ours(self, desk: Desk) -> None:
-        self.unchanged(desk.mutate(a_pod(a_container(cpu="1", **{"amd.com/gpu": "1"})), traceparent=TRACE))
+        self.unchanged(desk.mutate(a_pod(a_container(cpu="1", **{"gpu.intel.com/i915": "1"})), traceparent=TRACE))
 
     def test_a_pod_that_asks_for_zero_devices(self, desk: Desk) -> None:
         self.unchanged(desk.mutate(a_pod(a_container(gpu="0", mem="1000")), traceparent=TRACE))

@@ -25,7 +25,7 @@ HELD = VendorAssignment(
 def test_nvidia_is_found_by_its_word_and_by_its_type() -> None:
     catalog = Catalog()
     assert catalog.vendor("NVIDIA") is catalog.by_device_type("nvidia")
-    assert catalog.by_device_type("mlu") is None
+    assert catalog.by_device_type("nobody") is None
     assert catalog.vendor("NVIDIA").register_key == "hami.io/node-nvidia-register"
     assert catalog.vendor("NVIDIA").handshake_key == "hami.io/node-handshake-nvidia"
     assert {ALLOCATED, TO_ALLOCATE, "hami.io/vgpu-node", "hami.io/bind-phase"} <= catalog.system_pod_keys
