@@ -7,7 +7,7 @@ SEEDS ?= 2000
 SECONDS_EACH ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos docs wheel clean
+.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos docs wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,17 @@ docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAP
 	@$(BIN)/python -m tools.manifests
 
 wheel: $(STAMP) ## Build the wheel and the sdist into dist/
-	@$(BIN)/python -m build --no-isolation --outdir dist .
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+	@ls dist
+
+wheel-test: wheel ## Install the wheel alone into a fresh environment and run the examples with it, away from this checkout
+	@rm -rf build/wheel-env && $(PYTHON) -m venv build/wheel-env
+	@build/wheel-env/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@build/wheel-env/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/hami-*.whl
+	@rm -rf build/wheel-examples && mkdir -p build/wheel-examples && cp examples/*.yaml build/wheel-examples/
+	@rm build/wheel-examples/enforced.yaml # its container runs under the shim, which is built beside the wheel, not in it
+	@cd / && $(CURDIR)/build/wheel-env/bin/hami rig run $(CURDIR)/build/wheel-examples
 
 clean: ## Remove what was built; .venv stays
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
