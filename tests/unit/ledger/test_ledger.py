@@ -67,6 +67,16 @@ def test_the_phases_go_forward_only() -> None:
     state.validate()
 
 
+def test_a_pod_whose_init_containers_alone_asked_holds_nothing_once_they_are_over() -> None:
+    state = a_state_with()
+    place(state, a_request((INIT, a_share(1, memory_mib=2000))), a_ref())
+    state.confirm("uid-p1")
+    state.shrink("uid-p1")
+    assert (used(state), state.used_in("default")) == (0, {})
+    assert state.release("uid-p1") is not None
+    state.validate()
+
+
 @pytest.mark.example("scheduler 24.7 #58")
 def test_what_a_shrunk_pod_gave_back_never_comes_back() -> None:
     state = a_state_with()

@@ -398,7 +398,7 @@ class ClusterState:
         if used:
             self._used_in[entry.pod.namespace] = used
         else:
-            del self._used_in[entry.pod.namespace]
+            self._used_in.pop(entry.pod.namespace, None)  # also where nothing was counted: what is left of an init-only pod
 
     def _enter(self, entry: Entry) -> Entry:
         self.release(entry.pod.uid)
