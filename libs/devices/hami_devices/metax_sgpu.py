@@ -258,6 +258,8 @@ def _written(granted: Granted) -> Mapping[str, str]:
 
 def _recall(share: DeviceShare, container: str, annotations: Mapping[str, str]) -> DeviceShare:
     del container
-    app_class = annotations.get(APP_CLASS, "")
-    qos = "" if share.cores == WHOLE_CORES else annotations.get(QOS, BEST_EFFORT)[:32]
-    return msgspec.structs.replace(share, mark=f"{ONLINE}/" if app_class == ONLINE else f"{app_class[:32]}/{qos}")
+    app_class, qos = annotations.get(APP_CLASS, ""), annotations.get(QOS, BEST_EFFORT)
+    if app_class == ONLINE:
+        return msgspec.structs.replace(share, mark=f"{ONLINE}/")
+    known = qos if qos in POLICIES and share.cores != WHOLE_CORES else ""
+    return msgspec.structs.replace(share, mark=f"{OFFLINE if app_class == OFFLINE else ''}/{known}")

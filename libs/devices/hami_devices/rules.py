@@ -78,5 +78,11 @@ class Rules:
         """Whether nothing is changed."""
         return self == PLAIN
 
+    def matter(self, counts: Sequence[int]) -> bool:
+        """Whether a pod whose containers ask for so many devices each may be fitted otherwise than by the request alone."""
+        if self.demand is not None or self.board is not None or (self.apart and len(counts) > 1):
+            return True
+        return (self.pick is not None or self.bonus is not None) and (self.single_matters or max(counts) > 1)
+
 
 PLAIN: Final = Rules()

@@ -35,6 +35,22 @@ View: TypeAlias = slice | Ints
 _FITS: Final = 0
 _ABSENT: Final = 255
 _ANY: Final = Selectors()
+_SITUATION: Final = (
+    "total_memory",
+    "total_cores",
+    "total_shares",
+    "used_memory",
+    "used_cores",
+    "used_shares",
+    "numa",
+    "model",
+    "mode",
+    "kind",
+    "marked",
+    "healthy",
+    "cordoned",
+)
+"""Of a device, all that a decision may depend on."""
 _MAX_KEY: Final = 2**62
 FITS: Final = 0
 """Text id of a node on which the pod fits."""
@@ -49,6 +65,8 @@ class Verdicts:
     """Per node, a place in ``texts``."""
     able: Ints
     """Per node that does not fit, how many devices would have done for the container that failed."""
+    bonus: Scores
+    """Per node that fits, how much better it is than others by the vendors' own rules, in points of the node score."""
     texts: list[str] = field(default_factory=lambda: [""])
     unresolvable: list[bool] = field(default_factory=lambda: [False])
     _known: dict[tuple[str, bool], int] = field(default_factory=dict)
@@ -140,6 +158,8 @@ class _Devices:
         if exclusive:
             yield Reason.EXCLUSIVE, self.used_shares > 0
         yield Reason.SLOTS, self.used_shares >= self.total_shares
+        if request.device_mode:
+            yield Reason.MODE, np.array([mode != request.device_mode for mode in table.modes])[self.column("mode")]
         yield from self._selected(selectors)
         if table.cordoned_count:
             yield Reason.CORDON, self.column("cordoned")
@@ -159,6 +179,12 @@ class _Devices:
             yield Reason.TYPE, np.array([not mode_accepted(selectors, mode) for mode in table.modes])[self.column("mode")]
         if selectors.use_types or selectors.avoid_types:
             yield Reason.TYPE, np.array([not type_accepted(selectors, model) for model in table.models])[self.column("model")]
+
+    def situation(self, selectors: Selectors, nodes: Ints) -> Ints:
+        """Everything about the devices of ``nodes`` (places in the view) that a decision may depend on, but for their names: a column per node."""
+        known = [self.column(name)[:, nodes] for name in _SITUATION]
+        accepted = [against[:, nodes] for reason, against in self._selected(selectors) if reason is Reason.UUID]
+        return np.concatenate([self.count[None, nodes], *known, *accepted], dtype=np.int64)
 
     def scores(self, request: DeviceRequest, weights: Weights) -> Scores:
         """How full each device would be with one share more (``scores.device_score``)."""
@@ -186,7 +212,7 @@ class _Walk:
         self._request = request
         self._known = state.known[view]
         size = self._known.size
-        self._verdicts = Verdicts(view, np.zeros(size, np.int64), np.zeros(size, np.int64))
+        self._verdicts = Verdicts(view, np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size))
         self._alive: Flags = self._known.copy()
         self._devices: dict[str, _Devices] = {}
 
@@ -223,18 +249,38 @@ class _Walk:
             self._devices[vendor] = _Devices(table, view)
 
     def _exactly(self, steps: int) -> None:
-        """Where links choose the devices of a pod with several containers, ask the specification, node by node."""
-        if steps < 2 or not read_order(self._request.device_policy, False).linked:
+        """Where links, or a vendor's own rules, choose the devices, ask the specification."""
+        if steps > 1 and read_order(self._request.device_policy, False).linked:
+            numbers = np.arange(self._state.width)[self._verdicts.view]
+            for place in np.flatnonzero(self._alive):
+                if self._state.pair_scores(int(numbers[place])):
+                    self._settle(np.array([place]), int(numbers[place]))
+        asked: dict[str, list[DeviceRequest]] = {}
+        for container in self._request.containers:
+            for each in container.requests:
+                asked.setdefault(each.vendor, []).append(each)
+        if any(requests[0].rules.matter([each.count for each in requests]) for requests in asked.values()):
+            self._by_situation()
+
+    def _by_situation(self) -> None:
+        """Ask the specification once for all nodes that are in the same situation."""
+        places = np.flatnonzero(self._alive)
+        if not places.size:
             return
-        view = self._verdicts.view
-        numbers = np.arange(self._state.width)[view]
-        for place in np.flatnonzero(self._alive):
-            node = int(numbers[place])
-            if self._state.pair_scores(node):
-                judged = self._state.fit(node, self._request)
-                if isinstance(judged, Misfit):
-                    self._verdicts.ids[place] = self._verdicts.text_id(judged.text, judged.unresolvable)
-                self._alive[place] = False
+        rows = [devices.situation(self._request.selectors.get(name, _ANY), places) for name, devices in self._devices.items()]
+        members = np.unique(np.concatenate(rows), axis=1, return_inverse=True)[1].reshape(-1)
+        numbers = np.arange(self._state.width)[self._verdicts.view]
+        for alike in np.split(places[np.argsort(members, kind="stable")], np.cumsum(np.bincount(members))[:-1]):
+            self._settle(alike, int(numbers[alike[0]]))
+
+    def _settle(self, places: Ints, node: int) -> None:
+        """Judge ``places`` as the specification judges ``node``, which is one of them."""
+        judged = self._state.fit(node, self._request)
+        if isinstance(judged, Misfit):
+            self._verdicts.ids[places] = self._verdicts.text_id(judged.text, judged.unresolvable)
+        else:
+            self._verdicts.bonus[places] = judged.bonus
+        self._alive[places] = False
 
     def _step(self, asked: DeviceRequest, keeps: bool) -> None:
         devices = self._devices[asked.vendor]

@@ -43,7 +43,7 @@ def _node(state: ClusterState, name: str, request: PodRequest) -> NodeVerdict:
     score = node_score(states)
     fit = state.fit(number, request)
     if not isinstance(fit, Misfit):
-        return NodeVerdict(node=name, fits=True, score=score, devices=_devices(states, first, request))
+        return NodeVerdict(node=name, fits=True, score=filtering.with_bonus(score, fit, request), devices=_devices(states, first, request))
     return NodeVerdict(
         node=name,
         fits=False,

@@ -50,7 +50,8 @@ class Judged:
         self.verdicts: Verdicts = judge_all(state, request, self._view)
         self._places: View = self.numbers if isinstance(self._view, slice) else slice(None)
         self.ids = self.verdicts.ids[self._places]
-        self.scores: Scores = node_scores(state, self._view)[self._places]
+        bonus = self.verdicts.bonus[self._places]
+        self.scores: Scores = node_scores(state, self._view)[self._places] + (-bonus if request.node_policy == "spread" else bonus)
 
     @property
     def count(self) -> int:
@@ -231,6 +232,11 @@ def judge(
     return _refusal(judged, exceeded)
 
 
+def with_bonus(score: float, fit: NodeFit, request: PodRequest) -> float:
+    """The node's score with what the vendors add to it, so that better is better under either policy."""
+    return score - fit.bonus if request.node_policy == "spread" else score + fit.bonus
+
+
 def _judge_one(
     state: ClusterState, request: PodRequest, name: str, *, ranked: bool, allowance: Allowance | None = None
 ) -> Placement | Refusal:
@@ -247,7 +253,7 @@ def _judge_one(
         text, unresolvable = str(Reason.QUOTA), False
         nearest = (NodeShortfall(node=name, reason=text, detail=fit.detail),)
     else:
-        score = float(node_scores(state, slice(node, node + 1))[0])
+        score = with_bonus(float(node_scores(state, slice(node, node + 1))[0]), fit, request)
         return Placement(
             node=name,
             assignments=fit.assignments,

@@ -76,8 +76,8 @@ class ClusterState:
         node = self._number(name)
         for vendor in devices:
             if vendor not in self.tables:
-                self._catalog.vendor(vendor)
-                self.tables[vendor] = table = Table(vendor, self.sums, self._room)
+                own_rules = not self._catalog.vendor(vendor).rules.plain
+                self.tables[vendor] = table = Table(vendor, self.sums, self._room, own_rules=own_rules)
                 for other in self._unavailable.get(vendor, ()):
                     if other in self._numbers:
                         table.available[self._numbers[other]] = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +30,8 @@ _COLUMNS: Final[dict[str, Any]] = {
     "numa": np.int64,
     "model": np.int32,
     "mode": np.int32,
+    "kind": np.int32,
+    "marked": np.int32,
     "healthy": np.bool_,
     "cordoned": np.bool_,
 }
@@ -73,11 +76,16 @@ class Table:
     numa: Ints
     model: npt.NDArray[np.int32]
     mode: npt.NDArray[np.int32]
+    kind: npt.NDArray[np.int32]
+    """Devices of one kind differ in nothing but UUID and health; kept only where the vendor has rules of its own."""
+    marked: npt.NDArray[np.int32]
+    """How the slots in use are used, as a place in ``mark_sets``."""
     healthy: Flags
     cordoned: Flags
 
-    def __init__(self, vendor: str, sums: Sums, nodes: int) -> None:
+    def __init__(self, vendor: str, sums: Sums, nodes: int, *, own_rules: bool = False) -> None:
         self.vendor = vendor
+        self._own_rules = own_rules
         self._sums = sums
         self.count: Ints = np.zeros(nodes, np.int64)
         """Devices per node."""
@@ -86,10 +94,13 @@ class Table:
         self.devices: list[tuple[RegisteredDevice, ...]] = [()] * nodes
         self.models: list[str] = []
         self.modes: list[str] = []
+        self.mark_sets: list[tuple[tuple[str, int], ...]] = [()]
         self.places = 0
         self.unhealthy_count = self.cordoned_count = self.mig_count = self.device_count = 0
         self._model_ids: dict[str, int] = {}
         self._mode_ids: dict[str, int] = {}
+        self._kind_ids: dict[str, int] = {}
+        self._mark_ids: dict[tuple[tuple[str, int], ...], int] = {(): 0}
         self._by_uuid: dict[str, tuple[tuple[int, int], ...]] = {}
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros((0, nodes), kind))
@@ -130,6 +141,8 @@ class Table:
         self.numa[place, node] = device.numa
         self.model[place, node] = _identify(device.type, self._model_ids, self.models)
         self.mode[place, node] = _identify(device.mode, self._mode_ids, self.modes)
+        if self._own_rules:
+            self.kind[place, node] = self._kind_ids.setdefault(_kind(device), len(self._kind_ids))
         self.healthy[place, node] = device.healthy
         self.cordoned[place, node] = cordoned
         self._count_flags(device, cordoned, 1)
@@ -170,7 +183,20 @@ class Table:
                 self._sums.used_shares[node] += shares
                 self._sums.used_memory[node] += memory
                 self._sums.used_cores[node] += cores
+                if charge.mark:
+                    self.marked[place, node] = self._mark_id(self.mark_sets[self.marked[place, node]], charge.mark, shares)
                 return
+
+    def _mark_id(self, before: tuple[tuple[str, int], ...], mark: str, slots: int) -> int:
+        """The set of marks that ``before`` becomes with so many more slots marked so."""
+        counts = dict(before)
+        counts[mark] = counts.get(mark, 0) + slots
+        after = tuple(sorted((each, count) for each, count in counts.items() if count))
+        found = self._mark_ids.get(after)
+        if found is None:
+            found = self._mark_ids[after] = len(self.mark_sets)
+            self.mark_sets.append(after)
+        return found
 
     def at(self, uuids: Iterable[str]) -> list[tuple[int, int]]:
         """Where devices with these UUIDs stand: place and node."""
@@ -184,6 +210,7 @@ class Table:
             self.used_memory[:, node].tolist(),
             self.used_cores[:, node].tolist(),
             self.cordoned[:, node].tolist(),
+            self.marked[:, node].tolist(),
             strict=False,
         )
         return [
@@ -194,13 +221,18 @@ class Table:
                 used_memory_mib=memory,
                 used_cores=cores,
                 cordoned=cordoned,
+                marks=self.mark_sets[marked],
             )
-            for device, shares, memory, cores, cordoned in used
+            for device, shares, memory, cores, cordoned, marked in used
         ]
 
     def used(self, node: int) -> Mapping[str, tuple[int, int, int]]:
         """What the columns say is charged on each of the node's devices."""
         return {state.device.uuid: (state.used_shares, state.used_memory_mib, state.used_cores) for state in self.states(node)}
+
+
+def _kind(device: RegisteredDevice) -> str:
+    return repr(msgspec.structs.replace(device, uuid="", healthy=True))
 
 
 def _identify(text: str, ids: dict[str, int], texts: list[str]) -> int:
