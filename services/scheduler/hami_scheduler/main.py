@@ -73,6 +73,7 @@ async def run(settings: Settings) -> None:
                 bind_timeout_seconds=settings.bind_timeout_seconds,
                 hold_seconds=settings.hold_seconds,
                 lock_expiry_seconds=settings.lock_expiry_seconds,
+                preemption=settings.preemption,
             ),
             telemetry=telemetry,
             elector=LeaderElector(

@@ -34,6 +34,7 @@ class Metrics:
         self.verdicts = telemetry.counter("hami_scheduler_verdicts", "filter calls by their verdict")
         self.binds = telemetry.counter("hami_scheduler_binds", "bind calls by their outcome")
         self.wakings = telemetry.counter("hami_scheduler_wakings", "refused pods that were woken for another try")
+        self.evictions = telemetry.counter("hami_scheduler_evictions", "pods evicted for one of higher priority")
         self.unreadable_records = telemetry.counter("hami_scheduler_unreadable_records", "records that fenced a node")
         self.unreadable_messages = telemetry.counter("hami_scheduler_unreadable_messages", "messages of the bus that could not be read")
         self.forwarded = telemetry.counter("hami_scheduler_forwarded", "requests that a follower handed to the leader")

@@ -13,7 +13,7 @@ import structlog
 
 from hami_devices.catalog import Catalog
 from hami_devices.model import PodRequest
-from hami_devices.quota import QuotaLimits
+from hami_devices.quota import Allowance, QuotaLimits
 from hami_protocol.devices import PodRef
 from hami_protocol.events import (
     AllocationEvent,
@@ -89,8 +89,11 @@ class Picture:
         self, pod: PodRef, request: PodRequest, names: Sequence[str], *, ranked: bool = False, reasons: bool = False
     ) -> Placement | Refusal:
         """The best of ``names`` for ``pod``, within what its namespace may have. Changes nothing; see ``ClusterState.judge``."""
-        allowance = self.quotas.allowance(pod.namespace, self.state.used_in(pod.namespace, without=pod.uid)) if self.quotas else None
-        return self.state.judge(request, names, uid=pod.uid, ranked=ranked, reasons=reasons, allowance=allowance)
+        return self.state.judge(request, names, uid=pod.uid, ranked=ranked, reasons=reasons, allowance=self.allowance(pod))
+
+    def allowance(self, pod: PodRef) -> Allowance | None:
+        """What the namespace of ``pod`` may still have, but for what the pod holds itself; None where there is no quota."""
+        return self.quotas.allowance(pod.namespace, self.state.used_in(pod.namespace, without=pod.uid)) if self.quotas else None
 
     def quota_changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
         """Take one change of a quota."""
@@ -176,6 +179,13 @@ class Picture:
             self.improved(frozenset({entry.node}), pod.namespace)
             self._unlock(entry.node, pod)
 
+    def unkeep(self, uid: str) -> None:
+        """Keep nothing any more of what was to become free for a pod."""
+        entry = self.state.entry(uid)
+        if entry is not None and entry.phase is Phase.NOMINATED:
+            self.state.release(uid)
+            self.improved(frozenset({entry.node}), entry.pod.namespace)
+
     def tend(self, find_pod: Callable[[PodRef], Pod | None]) -> None:
         """What time alone brings: reservations that lapse, releases that nobody has said."""
         now = self._clock.monotonic()
@@ -183,7 +193,9 @@ class Picture:
             entry = self.state.entry(uid)
             if entry is None:
                 continue
-            if self.reservations.held(uid, pod=find_pod(entry.pod), now=now):
+            if entry.phase is Phase.NOMINATED:
+                self.unkeep(uid)
+            elif self.reservations.held(uid, pod=find_pod(entry.pod), now=now):
                 self.state.renew(uid, now)
             else:
                 self.give_up(entry.pod, "not bound in time")
@@ -195,7 +207,9 @@ class Picture:
 
     def lead(self, pods: Iterable[Pod]) -> tuple[Missing, ...]:
         """This replica begins to lead: say what the log lacks, and which nodes are fenced. Returns what was said."""
-        missing = self.grants.missing(pods, reserved=[entry.pod.uid for entry in self.state.entries()], utc_seconds=self._clock.utc().timestamp())
+        missing = self.grants.missing(
+            pods, reserved=[entry.pod.uid for entry in self.state.entries()], utc_seconds=self._clock.utc().timestamp()
+        )
         for each in missing:
             self._publish(each.event, each.event_id)
         for node in self.state.nodes():

@@ -18,7 +18,7 @@ from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.errors import ProtocolError
 from hami_protocol.events import Event, PodAssigned
-from hami_protocol.kubernetes import Node, Pod, ResourceQuota
+from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.bus.port import Bus
 from hami_runtime.clock import Clock
@@ -38,6 +38,7 @@ from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Phase, Placement, Refusal
 from hami_scheduler.placement.filter import priorities
+from hami_scheduler.preempting import Preempting
 from hami_scheduler.reservations import Reservation
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.tending import Tending
@@ -57,6 +58,7 @@ class Options(Struct, frozen=True, kw_only=True):
     bind_timeout_seconds: float = 28.0
     hold_seconds: float = 600.0
     lock_expiry_seconds: float = 300.0
+    preemption: bool = True
 
 
 class Scheduler:
@@ -130,6 +132,19 @@ class Scheduler:
             record=self._events.record,
             leading=self.leads,
         )
+        self.budgets: Informer[PodDisruptionBudget] = Informer(cluster, api.BUDGETS, clock=clock, telemetry=telemetry)
+        self._preempting = Preempting(
+            self.picture,
+            cluster,
+            clock,
+            pods=self.pods,
+            budgets=self.budgets,
+            record=self._events.record,
+            metrics=self.metrics,
+            leading=self.leads,
+            enabled=options.preemption,
+        )
+        self.pods.subscribe(self._preempting.pod_changed)
         self._cluster = cluster
         self._feeds = Feeds(bus, self.picture, self.metrics)
         self._tending = Tending(
@@ -177,6 +192,8 @@ class Scheduler:
             self.nodes.run,
             self.pods.run,
             self.quotas.run,
+            self.budgets.run,
+            self._preempting.run,
             self._events.run,
             self._publish,
             self._feeds.follow_devices,
@@ -251,8 +268,8 @@ class Scheduler:
         return error
 
     def preempt(self, args: PreemptionArgs) -> dict[str, MetaVictims]:
-        """kube-scheduler's own candidates, unchanged."""
-        return wire.unchanged(args)
+        """kube-scheduler's own candidates, but for those whose victims do not free what the pod needs."""
+        return wire.unchanged(args) if self.obstacle() is not None else self._preempting.narrow(args)
 
     # For people
 
@@ -280,17 +297,29 @@ class Scheduler:
             request = self._catalog.read_pod(pod)
         except RequestError as exc:
             picture.give_up(ref, INVALID_REQUEST)
+            picture.unkeep(uid)
             picture.verdicts.invalid(ref, str(exc), node_count=len(names))
             self.metrics.verdicts.add(1, {"verdict": "invalid"})
             return FilterAnswer(unresolvable=dict.fromkeys(names, INVALID_REQUEST))
         if not request.asks:
             picture.give_up(ref, "the pod asks for nothing any more")
+            picture.unkeep(uid)
             return FilterAnswer(node_names=names)
-        ranked = self._options.placement is PlacementMode.RANKED
-        found = picture.judge(ref, request, names, ranked=ranked, reasons=ranked)
+        found = self._find(ref, request, names)
         if isinstance(found, Refusal):
+            self._preempting.refused(pod, request, found.failed)
             return self._refuse(ref, request, found, len(names))
         return self._place(ref, request, found, len(names))
+
+    def _find(self, ref: PodRef, request: PodRequest, names: list[str]) -> Placement | Refusal:
+        """The best of ``names``; before all others the node where others went for the pod."""
+        ranked = self._options.placement is PlacementMode.RANKED
+        kept = self.picture.state.entry(ref.uid)
+        if kept is not None and kept.phase is Phase.NOMINATED and kept.node in names:
+            found = self.picture.judge(ref, request, [kept.node], ranked=ranked)
+            if isinstance(found, Placement):
+                return found
+        return self.picture.judge(ref, request, names, ranked=ranked, reasons=ranked)
 
     def _refuse(self, ref: PodRef, request: PodRequest, refusal: Refusal, node_count: int) -> FilterAnswer:
         picture = self.picture
@@ -322,6 +351,7 @@ class Scheduler:
         earlier = picture.state.entry(ref.uid)
         if earlier is not None and earlier.node != placement.node:
             picture.give_up(ref, f"the pod goes to {placement.node} instead")
+            picture.unkeep(ref.uid)
         picture.state.reserve(ref, placement, now=now)
         attempt = self._last_attempt = max(self._last_attempt + 1, int(self._clock.utc().timestamp() * 1000))
         picture.reservations.put(Reservation(pod=ref, node=placement.node, attempt=attempt, since_seconds=now))

@@ -38,6 +38,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     placement: Annotated[PlacementMode, Meta(description="answer filter with the best node, or rank all that fit")] = PlacementMode.PINNED
     node_policy: Annotated[str, Meta(description="node policy of pods that name none: binpack or spread")] = "binpack"
     device_policy: Annotated[str, Meta(description="device policy of pods that name none")] = "spread"
+    preemption: Annotated[bool, Meta(description="evict pods of lower priority for a pod that fits nowhere, budgets respected")] = True
     device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
         ""
     )

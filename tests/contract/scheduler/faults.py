@@ -51,7 +51,7 @@ def conflict() -> Fault:
 
 @dataclass
 class FaultyCluster(MemoryCluster):
-    """Binds and patches of conditions fail as ``faults`` say, in order; then all is well again."""
+    """Binds, patches of conditions and evictions fail as ``faults`` say, in order; then all is well again."""
 
     store: Any
     faults: deque[Fault] = field(default_factory=deque)
@@ -86,3 +86,10 @@ class FaultyCluster(MemoryCluster):
         if self.faults:
             raise self.faults.popleft().error
         await super().patch_conditions(pod, conditions)
+
+    async def evict(self, pod: PodRef) -> None:
+        fault = self.faults.popleft() if self.faults else None
+        if fault is None or fault.applied:
+            await super().evict(pod)
+        if fault is not None:
+            raise fault.error

@@ -137,6 +137,9 @@ async def test_kube_schedulers_calls_end_in_a_binding(world: World) -> None:
         assert await one.post("prioritize", args) == [{"Host": "n1", "Score": 0}, {"Host": "n2", "Score": 0}]
         victims = {"n1": {"Pods": [{"UID": pod.metadata.uid}], "NumPDBViolations": 0}}
         preemption = {"Pod": args["Pod"], "NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+        assert await one.post("preempt", preemption) == {"NodeNameToMetaVictims": {}}
+        large = await world.pod("p3", gpu=1, gpumem=24000)
+        preemption["Pod"] = msgspec.to_builtins(large)
         assert await one.post("preempt", preemption) == {"NodeNameToMetaVictims": victims}
 
 
