@@ -25,10 +25,10 @@ class Authority:
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """A certificate for ``name``, valid for a server on 127.0.0.1 and for a client, and its key."""
+    def issue(self, name: str, *more_names: str) -> tuple[Path, Path]:
+        """A certificate for ``name``, valid for a server on 127.0.0.1 and for a client, and its key; ``more_names`` are DNS names."""
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+        alternatives = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, ("localhost", *more_names))]
         certificate = (
             _builder(_named(name), self._name, key.public_key())
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)

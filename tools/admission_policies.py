@@ -16,7 +16,6 @@ from hami_devices import ownership
 from hami_devices.catalog import Catalog
 from hami_devices.config import DeviceConfig, load
 from hami_devices.ownership import Writer
-from hami_protocol import keys
 from tools import manifests
 
 NAMESPACE = "hami-system"
@@ -63,7 +62,7 @@ def policies(catalog: Catalog) -> list[Object]:
             rules=[_rule("CREATE", "UPDATE", resources=["nodes", "nodes/status"])],
             protected=ownership.system_node_keys(catalog),
             ours=ownership.node_keys(catalog),
-            vendors={vendor.name: ownership.vendor_node_keys(vendor) | {keys.NODE_LOCK} for vendor in catalog.vendors},
+            vendors={vendor.name: ownership.vendor_node_keys(vendor) for vendor in catalog.vendors},
         ),
         *_confinement(catalog),
     ]
@@ -80,20 +79,22 @@ def _pair(
     label_writers: tuple[Writer, ...] = (),
 ) -> list[Object]:
     """A policy that holds who writes ``protected``, and its binding."""
-    writers = ", ".join(f"'{name}': []" for name in (OPERATORS, *sorted(vendors)))
-    differs = "(k in variables.before) != (k in variables.after) ||\n  (k in variables.before && variables.before[k] != variables.after[k])"
+    user = "request.userInfo.username"
+    vendor_writes = f"variables.vendorKeys.exists(v, {user} in variables.writers[?v].orValue([]) && k in variables.vendorKeys[v])"
     variables = [
-        ("writers", f"{{{writers}}}"),
+        ("writers", f"{{'{OPERATORS}': []}}"),
+        ("vendorKeys", _map(vendors)),
         ("before", _metadata("oldObject", "annotations")),
         ("after", _metadata("object", "annotations")),
-        ("changed", f"{_list(protected)}.filter(k,\n  {differs})"),
-        ("operator", f"request.userInfo.username in variables.writers['{OPERATORS}']"),
-        ("allowed", _allowed(ours, vendors)),
+        ("changed", f"{_list(protected)}.filter(k, {_differs('k')})"),
+        ("ours", _ours(ours)),
+        ("foreign", f"variables.changed.filter(k, !(k in variables.ours) && !{vendor_writes})"),
+        ("operator", f"{user} in variables.writers[?'{OPERATORS}'].orValue([])"),
     ]
     validations = [
         {
-            "expression": "variables.operator || variables.changed.all(k, k in variables.allowed)",
-            "messageExpression": "'annotations that only HAMI writes: ' + variables.changed.filter(k, !(k in variables.allowed)).join(', ')",
+            "expression": "variables.operator || variables.foreign.size() == 0",
+            "messageExpression": "'only HAMI writes these annotations: ' + variables.foreign.join(', ')",
             "reason": "Forbidden",
         }
     ]
@@ -118,31 +119,32 @@ def _pair(
     return _bound(name, spec)
 
 
-def _allowed(ours: Mapping[Writer, Iterable[str]], vendors: Mapping[str, Iterable[str]]) -> str:
-    """CEL: the keys that whoever asks may write."""
+def _ours(ours: Mapping[Writer, Iterable[str]]) -> str:
+    """CEL: the keys that whoever asks may write, being one of our services."""
     rest = "[]"
-    for vendor, its in sorted(vendors.items(), reverse=True):
-        named = f"request.userInfo.username in variables.writers['{vendor}']"
-        rest = f"({named} ?\n  {_list(its)} : []) + {rest}" if rest != "[]" else f"({named} ?\n  {_list(its)} : [])"
     for writer, its in sorted(ours.items(), reverse=True):
-        rest = f"request.userInfo.username == '{account(writer)}' ?\n  {_list(its)} :\n{rest}"
+        rest = f"request.userInfo.username == '{account(writer)}' ? {_list(its)} : {rest}"
     return rest
+
+
+def _differs(key: str) -> str:
+    """CEL: whether an annotation is another one than before."""
+    return (
+        f"({key} in variables.before) != ({key} in variables.after) || "
+        f"({key} in variables.before && variables.before[{key}] != variables.after[{key}])"
+    )
 
 
 def _confinement(catalog: Catalog) -> list[Object]:
     """A policy that holds our services to their records, and its binding: RBAC cannot, since it knows no single annotation."""
     name = "hami-service-writes"
     nodes, pods = ownership.node_keys(catalog), ownership.pod_keys(catalog)
-    mine = "[]"
-    for writer in reversed(Writer):
-        both = f"request.resource.resource == 'nodes' ?\n  {_list(nodes[writer])} :\n  {_list(pods[writer])}"
-        mine = f"request.userInfo.username == '{account(writer)}' ? ({both}) :\n{mine}"
     variables = [
         ("before", _metadata("oldObject", "annotations")),
         ("after", _metadata("object", "annotations")),
         ("labelsBefore", _metadata("oldObject", "labels")),
         ("labelsAfter", _metadata("object", "labels")),
-        ("mine", mine),
+        ("mine", f"request.resource.resource == 'nodes' ? ({_ours(nodes)}) : ({_ours(pods)})"),
         ("kept", "variables.before.all(k, k in variables.mine || (k in variables.after && variables.after[k] == variables.before[k]))"),
         ("added", "variables.after.all(k, k in variables.mine || k in variables.before)"),
     ]
@@ -190,7 +192,15 @@ def _metadata(version: str, part: str) -> str:
 
 
 def _list(texts: Iterable[str]) -> str:
-    return "[" + ", ".join(f"'{text}'" for text in sorted(texts)) + "]"
+    """CEL: a list, each text on a line of its own where there are several."""
+    quoted = [f"'{text}'" for text in sorted(texts)]
+    return "[" + ", ".join(quoted) + "]" if len(quoted) < 2 else "[\n  " + ",\n  ".join(quoted) + "\n]"
+
+
+def _map(lists: Mapping[str, Iterable[str]]) -> str:
+    """CEL: a map of lists, each on a line of its own."""
+    rows = [f"'{name}': [" + ", ".join(f"'{text}'" for text in sorted(texts)) + "]" for name, texts in lists.items()]
+    return "{\n  " + ",\n  ".join(rows) + "\n}" if rows else "{}"
 
 
 def text(catalog: Catalog) -> str:

@@ -49,12 +49,12 @@ def system_node_keys(catalog: Catalog) -> frozenset[str]:
 
 
 def vendor_node_keys(vendor: Vendor) -> frozenset[str]:
-    """Of a node's records, those of one vendor: its own plugin, where it is not ours, writes them itself."""
+    """Of a node's records, those of one vendor: its own plugin, where it is not ours, writes them itself, and releases the node's lock."""
     generation = keys.generation(vendor.device_type)
-    wanted = (vendor.register_key, vendor.own_key, vendor.handshake_key, vendor.pair_scores_key, generation)
+    wanted = (vendor.register_key, vendor.own_key, vendor.handshake_key, vendor.pair_scores_key, generation, keys.NODE_LOCK)
     return frozenset(key for key in wanted if key)
 
 
 def vendor_pod_keys(vendor: Vendor) -> frozenset[str]:
     """Of a pod's records, those that a vendor's own plugin writes: what it has handed out, the phase, and nothing of other vendors."""
-    return frozenset({*vendor.assignment_keys, keys.BIND_PHASE})
+    return frozenset({*vendor.system_keys, keys.BIND_PHASE})

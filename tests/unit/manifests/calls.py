@@ -53,6 +53,8 @@ CALLS: dict[str, set[Call]] = {
         *_any("create", "pods/binding"),
         *_any("patch", "pods/status"),  # its own condition, which wakes a pod that waits
         *_any("list watch", "resourcequotas"),
+        *_any("list watch", "poddisruptionbudgets", group="policy"),  # preemption respects them
+        *_any("create", "pods/eviction"),  # and evicts
         *EVENTS,
         *QUESTIONS,
         *_own("get patch", "leases", "hami-scheduler-extender", group=LEASES),

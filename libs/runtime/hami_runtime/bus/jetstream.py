@@ -30,6 +30,7 @@ from hami_runtime.telemetry import OFF, Telemetry
 log = structlog.get_logger()
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
+_CANCELLED_AGAIN_SECONDS = 0.2
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 
@@ -276,9 +277,9 @@ async def connect(
     try:
         yield bus
     finally:
-        keeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeping
+        while not keeping.done():  # nats-py swallows a cancellation that comes while it closes what it could not open
+            keeping.cancel()
+            await asyncio.wait((keeping,), timeout=_CANCELLED_AGAIN_SECONDS)
 
 
 @asynccontextmanager

@@ -1,0 +1,213 @@
+"""The bus of the production overlay, its own configuration on a real server: each service can do all that it does, and nobody more."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from hami_protocol import subjects
+from hami_protocol.envelope import MESSAGE_ID, Message
+from hami_registry.outcomes import DURABLE
+from hami_runtime.bus import BusError, MessageRefused, api, jetstream, permissions
+from hami_runtime.bus.filters import matches
+from hami_runtime.bus.jetstream import JetStreamBus
+from tests.certificates import Authority
+from tests.contract.bus.conftest import NatsServer
+from tools import nats_configuration
+
+pytestmark = pytest.mark.nats
+COMPONENT = Path(__file__).parents[3] / "deploy" / "kustomize" / "components" / "nats-accounts"
+GRANT = subjects.grant("node-1", "default", "p")
+OUTCOME = subjects.outcome("node-1", "default", "p")
+DEVICES = subjects.devices("node-1", "nvidia")
+
+
+class Bus:
+    """A server with the production overlay's configuration, and who has a certificate for it."""
+
+    def __init__(self, server: NatsServer, authority: Authority) -> None:
+        self.server = server
+        self._authority = authority
+
+    def tls(self, user: str | None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self._authority.certificate))
+        if user is not None:
+            context.load_cert_chain(*self._authority.issue(user, user))
+        return context
+
+    @asynccontextmanager
+    async def connect(self, user: str) -> AsyncIterator[JetStreamBus]:
+        async with jetstream.connect(self.server.url, name=user, tls=self.tls(user)) as bus:
+            async with asyncio.timeout(20):
+                await bus.wait_connected()
+            yield bus
+
+
+@pytest.fixture
+async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
+    monkeypatch.setenv("POD_NAME", "hami-nats-0")
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("server")
+    text = (COMPONENT / "nats.conf").read_text()
+    for given, here in (
+        ("/etc/nats-tls/tls.crt", str(certificate)),
+        ("/etc/nats-tls/tls.key", str(key)),
+        ("/etc/nats-tls/ca.crt", str(authority.certificate)),
+        ("/run/nats/nats.pid", str(tmp_path / "nats.pid")),
+        ("store_dir: /data", ""),  # the command line names it
+        ("0.0.0.0:8222", "127.0.0.1:-1"),
+    ):
+        assert given in text
+        text = text.replace(given, here)
+    (tmp_path / "nats.conf").write_text(text)
+    (tmp_path / "accounts.conf").write_text((COMPONENT / "accounts.conf").read_text())
+    server = NatsServer(tmp_path, "--config", str(tmp_path / "nats.conf"))
+    await server.start()
+    yield Bus(server, authority)
+    await server.kill()
+
+
+def a_message(subject: str) -> Message:
+    return Message(subject=subject, data=b"{}", headers={MESSAGE_ID: subject})
+
+
+async def first(bus: JetStreamBus, stream: subjects.StreamSpec, subject: str, *, durable: str | None = None) -> str:
+    """The subject of the first message, acknowledged."""
+    async with asyncio.timeout(20), bus.consume(stream, subjects=[subject], durable=durable) as deliveries:
+        delivery = await anext(deliveries)
+        await delivery.ack()
+        return delivery.message.subject
+
+
+async def test_each_service_does_all_that_it_does(bus: Bus) -> None:
+    async with (
+        bus.connect("hami-scheduler") as scheduler,
+        bus.connect("hami-registry") as registry,
+        bus.connect("hami-node-agent") as agent,
+        bus.connect("hami-reader") as reader,
+    ):
+        await scheduler.ensure_streams(subjects.STREAMS)
+        await registry.ensure_streams((subjects.DEVICES, subjects.ALLOCATIONS))
+        for who, said in (
+            (agent, (DEVICES, OUTCOME, subjects.usage("node-1"))),
+            (scheduler, (GRANT, subjects.verdict("default", "p"))),
+            (registry, (subjects.liveness("node-1", "nvidia"), subjects.devices("node-1", "mlu"))),
+        ):
+            for subject in said:
+                assert await who.publish(a_message(subject)) > 0
+        assert await first(scheduler, subjects.DEVICES, subjects.ALL_DEVICES) == DEVICES
+        assert await first(scheduler, subjects.ALLOCATIONS, subjects.ALL_ALLOCATIONS) == OUTCOME
+        assert await first(registry, subjects.DEVICES, subjects.ALL_LIVENESS) == subjects.liveness("node-1", "nvidia")
+        assert await first(registry, subjects.ALLOCATIONS, subjects.ALL_OUTCOMES, durable=DURABLE) == OUTCOME
+        assert await first(agent, subjects.ALLOCATIONS, subjects.node_grants("node-1")) == GRANT
+        assert (await agent.last(subjects.ALLOCATIONS, GRANT)) is not None
+        assert (await agent.last(subjects.DEVICES, DEVICES)) is not None
+        for stream in subjects.STREAMS:
+            assert await first(reader, stream, "hami.v1.>")
+        await registry.purge(subjects.DEVICES, DEVICES)
+        assert await agent.last(subjects.DEVICES, DEVICES) is None
+
+
+async def test_questions_are_answered_by_whom_they_are_for(bus: Bus) -> None:
+    async def answer(question: bytes) -> bytes:
+        return b"because " + question
+
+    async with (
+        bus.connect("hami-scheduler") as scheduler,
+        bus.connect("hami-registry") as registry,
+        bus.connect("hami-reader") as reader,
+        scheduler.answer(subjects.ASK_EXPLAIN, answer),
+        registry.answer(subjects.ASK_INVENTORY, answer),
+    ):
+        for subject in (subjects.ASK_EXPLAIN, subjects.ASK_INVENTORY):
+            assert await reader.request(subject, b"it is", timeout_seconds=10) == b"because it is"
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("hami-node-agent", GRANT),
+        ("hami-node-agent", subjects.liveness("node-1", "nvidia")),
+        ("hami-node-agent", subjects.verdict("default", "p")),
+        ("hami-scheduler", OUTCOME),
+        ("hami-scheduler", DEVICES),
+        ("hami-registry", GRANT),
+        ("hami-registry", OUTCOME),
+        ("hami-reader", GRANT),
+        ("hami-reader", DEVICES),
+    ],
+)
+async def test_nobody_speaks_for_another(bus: Bus, user: str, subject: str) -> None:
+    async with bus.connect("hami-scheduler") as scheduler, bus.connect(user) as somebody:
+        await scheduler.ensure_streams(subjects.STREAMS)
+        with pytest.raises(MessageRefused):
+            await somebody.publish(a_message(subject))
+
+
+@pytest.mark.parametrize("user", ["hami-node-agent", "hami-reader"])
+async def test_who_only_reads_changes_no_stream_and_nobody_elses_consumer(bus: Bus, user: str) -> None:
+    async with bus.connect("hami-scheduler") as scheduler, bus.connect("hami-registry") as registry, bus.connect(user) as somebody:
+        await scheduler.ensure_streams(subjects.STREAMS)
+        await scheduler.publish(a_message(GRANT))
+        assert await first(registry, subjects.ALLOCATIONS, subjects.ALL_GRANTS, durable=DURABLE) == GRANT
+        session, stream = await somebody.session(), subjects.ALLOCATIONS.name
+        for what in (
+            f"STREAM.DELETE.{stream}",
+            f"STREAM.PURGE.{stream}",
+            f"STREAM.UPDATE.{stream}",
+            f"CONSUMER.DELETE.{stream}.{DURABLE}",
+            f"CONSUMER.MSG.NEXT.{stream}.{DURABLE}",
+            f"CONSUMER.CREATE.{stream}.{DURABLE}",
+            f"CONSUMER.DURABLE.CREATE.{stream}.{DURABLE}",
+        ):
+            with pytest.raises(BusError, match="may not publish"):
+                await api.call(session, what, {})
+
+
+@pytest.mark.parametrize("user", [None, "hami-nobody", "system"])
+async def test_who_has_no_certificate_for_a_user_is_not_let_in(bus: Bus, user: str | None) -> None:
+    async with jetstream.connect(bus.server.url, name="stranger", tls=bus.tls(user)) as stranger:
+        await asyncio.sleep(0.5)
+        assert not stranger.connected
+
+
+async def test_who_has_a_certificate_of_another_authority_is_not_let_in(bus: Bus, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    context = bus.tls(None)
+    context.load_cert_chain(*Authority(elsewhere).issue("hami-scheduler", "hami-scheduler"))
+    async with jetstream.connect(bus.server.url, name="stranger", tls=context) as stranger:
+        await asyncio.sleep(0.5)
+        assert not stranger.connected
+
+
+async def test_who_is_not_let_in_can_stop_at_any_moment(bus: Bus) -> None:
+    tls = bus.tls("hami-nobody")
+    for hundredths in range(1, 16):
+        async with asyncio.timeout(10), jetstream.connect(bus.server.url, name="stranger", tls=tls):
+            await asyncio.sleep(hundredths / 100)
+
+
+def test_an_agents_own_permissions_are_of_its_own_node() -> None:
+    may = permissions.node_agent("node-1.example", durable=DURABLE).publish
+    assert any(matches(pattern, subjects.devices("node-1.example", "nvidia")) for pattern in may)
+    assert any(matches(pattern, subjects.outcome("node-1.example", "default", "p")) for pattern in may)
+    for subject in (subjects.devices("node-2", "nvidia"), subjects.outcome("node-2", "default", "p"), subjects.usage("node-2")):
+        assert not any(matches(pattern, subject) for pattern in may)
+
+
+def test_every_subject_has_one_service_that_may_publish_on_it() -> None:
+    said = {
+        GRANT: {"hami-scheduler"},
+        OUTCOME: {"hami-node-agent"},
+        DEVICES: {"hami-node-agent", "hami-registry"},
+        subjects.liveness("n", "nvidia"): {"hami-registry"},
+        subjects.verdict("default", "p"): {"hami-scheduler"},
+        subjects.usage("n"): {"hami-node-agent"},
+    }
+    for subject, wanted in said.items():
+        may = {name for name, user in nats_configuration.users().items() if any(matches(each, subject) for each in user.publish)}
+        assert may == wanted
