@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from hami_devices.catalog import Catalog
-from hami_protocol.devices import AllocationMode, PodRef, VendorAssignment
+from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.events import PodAllocating
 from hami_protocol.kubernetes import Pod
 from hami_runtime.clock import Clock
@@ -86,7 +86,7 @@ class Binder:
         if opened is not None:
             written = opened.binding
         else:
-            if assignments and self._picture.inventory.mode(node) is AllocationMode.ENVVAR:
+            if self._picture.inventory.locked(node, assignments):
                 try:
                     await self._locks.acquire(node, ref, deadline=deadline)
                 except LockUnavailable as exc:
@@ -95,7 +95,8 @@ class Binder:
                 self._locks.release(node, ref)
                 return f"pod {ref} has gone meanwhile"
             time_seconds = int(self._clock.utc().timestamp())
-            written = binding.compose(pod, ref, node, assignments, catalog=self._catalog, time_seconds=time_seconds)
+            devices = {state.device.uuid: state.device for state in self._picture.state.devices(node)} if assignments else {}
+            written = binding.compose(pod, ref, node, assignments, catalog=self._catalog, devices=devices, time_seconds=time_seconds)
         if not self._leading():
             return self._undo(ref, node, "this replica leads no longer")
         outcome = await binding.write(self._cluster, self._clock, written, deadline=deadline, uncertain=opened is not None)

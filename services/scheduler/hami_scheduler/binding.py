@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
-from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
 from hami_protocol.kubernetes import Pod
 from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
@@ -61,8 +62,17 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """Of one attempt that is worth another: after at least so long."""
 
 
-def compose(pod: Pod, ref: PodRef, node: str, assignments: Sequence[VendorAssignment], *, catalog: Catalog, time_seconds: int) -> Binding:
-    """The Binding of ``pod`` to ``node``.
+def compose(
+    pod: Pod,
+    ref: PodRef,
+    node: str,
+    assignments: Sequence[VendorAssignment],
+    *,
+    catalog: Catalog,
+    time_seconds: int,
+    devices: Mapping[str, RegisteredDevice] = MappingProxyType({}),
+) -> Binding:
+    """The Binding of ``pod`` to ``node``, whose ``devices`` are given by UUID.
 
     System annotations that somebody else put on the pod are overwritten, with nothing where we have nothing to say. The node is also a label,
     for selecting pods by it, where its name can be a label's value (trap T21).
@@ -75,6 +85,7 @@ def compose(pod: Pod, ref: PodRef, node: str, assignments: Sequence[VendorAssign
             keys.BIND_TIME: str(time_seconds),
             keys.BIND_PHASE: "allocating",
             **catalog.assignment_annotations(assignments),
+            **catalog.plugin_annotations(pod, node, assignments, devices, time_ns=time_seconds * 10**9),
         }
     return Binding(
         pod=ref,

@@ -1,25 +1,27 @@
 """What each node has: decides which copy of a registration counts, and whether a node may take pods. No I/O.
 
-Per node and vendor there are two copies: the node's annotation (canonical) and the bus (faster). The one with the higher generation counts, the
-annotation where they are equal. A text is decoded once, when it changes. A registration that cannot be read fences the node and leaves what was
-known before, so that running pods stay charged; the fence falls when a readable one arrives. Liveness is the registry's verdict: from the bus
-where it has spoken there, else from the handshake annotation; the times in a handshake are never compared with a clock.
+Per node and vendor there are two copies: the node's own word (its annotations, else its capacity: canonical) and the bus (faster). The one
+with the higher generation counts, the node's where they are equal. A text is decoded once, when it changes. A registration that cannot be read
+fences the node and leaves what was known before, so that running pods stay charged; the fence falls when a readable one arrives. Liveness is the
+registry's verdict: from the bus where it has spoken there, else from the handshake annotation; the times in a handshake are never compared with a
+clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from hami_devices import registrations
 from hami_devices.catalog import Catalog
 from hami_devices.topology import PairScores
 from hami_devices.vendor import Vendor
-from hami_protocol import handshake, keys, registration
-from hami_protocol.devices import AllocationMode, RegisteredDevice
+from hami_protocol import handshake, keys
+from hami_protocol.devices import AllocationMode, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import DevicesReported, LivenessChanged
 from hami_protocol.kubernetes import Node
@@ -57,7 +59,7 @@ class InventoryChange(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Annotated:
-    """One vendor's registration as the node's annotation has it."""
+    """One vendor's registration as the node has it, in an annotation or in its capacity."""
 
     text: str
     generation: int
@@ -67,9 +69,10 @@ class _Annotated:
 
 @dataclass(slots=True)
 class _NodeRecord:
-    """One node. ``exists`` is False while only the bus has spoken of it."""
+    """One node."""
 
-    exists: bool = False
+    node: Node | None = None
+    """As the cluster has it; None while only the bus has spoken of it."""
     annotated: dict[str, _Annotated] = field(default_factory=dict)
     reported: dict[str, DevicesReported] = field(default_factory=dict)
     alive: dict[str, bool] = field(default_factory=dict)
@@ -108,10 +111,10 @@ class Inventory:
                 self._state.remove_node(name)
             return InventoryChange()
         record = self._nodes.setdefault(name, _NodeRecord())
-        record.exists = True
         annotations = node.metadata.annotations
+        record.node = node
         for vendor in self._catalog.vendors:
-            _read_registration(record, vendor, annotations)
+            _read_registration(record, vendor, node)
         record.given_up = frozenset(vendor.device_type for vendor in self._catalog.vendors if _gave_up(annotations, vendor))
         record.mode = _mode(annotations.get(keys.ALLOCATION_MODE))
         _read_pair_scores(record, next((annotations.get(v.pair_scores_key, "") for v in self._catalog.vendors if v.pair_scores_key), ""))
@@ -125,13 +128,13 @@ class Inventory:
         if earlier is not None and earlier.generation > event.generation:
             return InventoryChange()
         record.reported[event.device_type] = event
-        return self._settle(event.node, record) if record.exists else InventoryChange()
+        return self._settle(event.node, record) if record.node is not None else InventoryChange()
 
     def liveness_changed(self, event: LivenessChanged) -> InventoryChange:
         """Take the registry's verdict on whether a node still registers."""
         record = self._nodes.setdefault(event.node, _NodeRecord())
         record.alive[event.device_type] = event.alive
-        return self._settle(event.node, record) if record.exists else InventoryChange()
+        return self._settle(event.node, record) if record.node is not None else InventoryChange()
 
     def mode(self, name: str) -> AllocationMode:
         """How the node's agent tells which pod an Allocate call is for; ``envvar`` where nobody has said."""
@@ -144,10 +147,19 @@ class Inventory:
             return newest.allocation_mode
         return record.mode or AllocationMode.ENVVAR
 
+    def locked(self, name: str, assignments: Iterable[VendorAssignment]) -> bool:
+        """Whether a pod that gets these takes the node's lock: where device plugins find their pod by it, ours in its ``envvar`` mode."""
+        if self.mode(name) is not AllocationMode.ENVVAR:
+            return False
+        record = self._nodes.get(name)
+        if record is not None and (record.mode is not None or any(not event.third_party for event in record.reported.values())):
+            return any(True for _ in assignments)
+        return any(self._catalog.vendor(given.vendor).locks_nodes for given in assignments)
+
     def known(self, name: str) -> bool:
         """Whether the node is in the cluster."""
         record = self._nodes.get(name)
-        return record is not None and record.exists
+        return record is not None and record.node is not None
 
     def _settle(self, name: str, record: _NodeRecord) -> InventoryChange:
         """Bring the state to what ``record`` says, changing only what differs."""
@@ -158,8 +170,8 @@ class Inventory:
             if error:
                 errors[f"{vendor.device_type} registration"] = error
                 chosen = record.devices.get(vendor.name) if chosen is None else chosen
-            if chosen:
-                devices[vendor.name] = chosen
+            if chosen and record.node is not None:
+                devices[vendor.name] = registrations.on_node(vendor, chosen, record.node)
         improved = self._apply_devices(name, record, devices, known=bool(devices or errors))
         improved |= self._apply_liveness(name, record)
         fenced = tuple(
@@ -199,21 +211,21 @@ def cordoned(text: str) -> frozenset[str]:
     return frozenset(uuid for uuid in (item.strip() for item in text.split(",")) if uuid)
 
 
-def _read_registration(record: _NodeRecord, vendor: Vendor, annotations: Mapping[str, str]) -> None:
+def _read_registration(record: _NodeRecord, vendor: Vendor, node: Node) -> None:
     device_type = vendor.device_type
-    text = annotations.get(vendor.register_key)
-    if text is None:
+    said = registrations.device_record(vendor, node)
+    if said is None:
         record.annotated.pop(device_type, None)
         return
-    generation = _generation(annotations.get(keys.generation(device_type)))
+    generation = _generation(node.metadata.annotations.get(keys.generation(device_type)))
     earlier = record.annotated.get(device_type)
-    if earlier is not None and earlier.text == text:
+    if earlier is not None and earlier.text == said.text:
         earlier.generation = generation
         return
     try:
-        record.annotated[device_type] = _Annotated(text, generation, registration.decode(text))
+        record.annotated[device_type] = _Annotated(said.text, generation, said.read())
     except RecordError as exc:
-        record.annotated[device_type] = _Annotated(text, generation, None, error=str(exc))
+        record.annotated[device_type] = _Annotated(said.text, generation, None, error=str(exc))
 
 
 def _read_pair_scores(record: _NodeRecord, text: str) -> None:
