@@ -148,6 +148,18 @@ static void every_hook_is_found_by_symbol_and_by_version(void)
 	}
 }
 
+static void addresses_that_are_only_handed_out_are_known_too(void)
+{
+	const cuuint64_t per_thread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+	void *library = driver_library();
+
+	setenv("FAKE_OTHER_ADDRESSES", "1", 1);
+	CHECK(ask("cuMemAlloc", 12000, 0, CUDA_SUCCESS) == dlsym(library, "cuMemAlloc_v2"));
+	CHECK(ask("cuMemAllocAsync", 12000, 0, CUDA_SUCCESS) == dlsym(library, "cuMemAllocAsync"));
+	CHECK(ask("cuMemAllocAsync", 12000, per_thread, CUDA_SUCCESS) == dlsym(library, "cuMemAllocAsync_ptsz"));
+	CHECK_OURS(ask("cuMemAlloc", 12000, 0, CUDA_SUCCESS));
+}
+
 static void a_function_found_either_way_is_held_to_the_limit(void)
 {
 	__typeof__(cuMemAlloc_v2) *by_symbol, *by_version;
@@ -183,6 +195,7 @@ int main(int argc, char **argv)
 		TEST(the_threads_own_stream_is_kept),
 		TEST(the_drivers_no_is_kept),
 		TEST(every_hook_is_found_by_symbol_and_by_version),
+		TEST(addresses_that_are_only_handed_out_are_known_too),
 		TEST(a_function_found_either_way_is_held_to_the_limit),
 		TEST(looking_up_starts_nothing),
 	};

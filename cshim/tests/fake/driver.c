@@ -85,6 +85,33 @@ static const struct entry *find(const char *name, int version, cuuint64_t flags,
 	return best;
 }
 
+/* Some drivers hand out other addresses than they export: with FAKE_OTHER_ADDRESSES this one does, for these. */
+static CUresult other_alloc(CUdeviceptr *dptr, size_t bytesize)
+{
+	return cuMemAlloc_v2(dptr, bytesize);
+}
+
+static CUresult other_alloc_async(CUdeviceptr *dptr, size_t bytesize, CUstream stream)
+{
+	return cuMemAllocAsync(dptr, bytesize, stream);
+}
+
+static CUresult other_alloc_async_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream stream)
+{
+	return cuMemAllocAsync_ptsz(dptr, bytesize, stream);
+}
+
+static void *handed_out(const struct entry *entry)
+{
+	if (getenv("FAKE_OTHER_ADDRESSES") == NULL)
+		return entry->address;
+	if (strcmp(entry->symbol, "cuMemAlloc_v2") == 0)
+		return (void *)other_alloc;
+	if (strcmp(entry->symbol, "cuMemAllocAsync") == 0)
+		return (void *)other_alloc_async;
+	return strcmp(entry->symbol, "cuMemAllocAsync_ptsz") == 0 ? (void *)other_alloc_async_ptsz : entry->address;
+}
+
 CUresult cuGetProcAddress_v2(
 	const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolStatus)
 {
@@ -94,7 +121,7 @@ CUresult cuGetProcAddress_v2(
 	if (symbol == NULL || pfn == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	entry = find(symbol, cudaVersion, flags, &too_old);
-	*pfn = entry != NULL ? entry->address : NULL;
+	*pfn = entry != NULL ? handed_out(entry) : NULL;
 	if (symbolStatus != NULL)
 		*symbolStatus = entry != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
 				: too_old     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
