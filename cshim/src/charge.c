@@ -64,7 +64,7 @@ bool charge_take(struct shim *shim, int row, uint64_t bytes)
 	if (take(shim, row, bytes))
 		return true;
 	atomic_fetch_add(&shim->region->devices[row].refused, 1);
-	if (shim->oom_killer)
+	if (shim->oom_killer && bytes <= shim_memory_limit(shim, row)) /* what never fits is worth nobody's life */
 		kill_largest(shim, row);
 	log_line(LOG_WARNING, "%llu MiB more do not fit into the limit of %llu MiB on device %s, %llu MiB are in use",
 		(unsigned long long)(bytes >> 20), (unsigned long long)(shim_memory_limit(shim, row) >> 20),

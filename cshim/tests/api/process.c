@@ -306,6 +306,9 @@ static void the_out_of_memory_killer_takes_the_largest(void)
 	}
 	CHECK(read(ready[0], &byte, 1) == 1);
 	rig_context(0);
+	CHECK_EQUAL(
+		cuMemAlloc_v2(&a, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY); /* would not fit into an empty share either */
+	CHECK_EQUAL(waitpid(child, &status, WNOHANG), 0);
 	CHECK_EQUAL(cuMemAlloc_v2(&a, 500 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 	CHECK_EQUAL(waitpid(child, &status, 0), child);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
