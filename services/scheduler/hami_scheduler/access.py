@@ -1,4 +1,4 @@
-"""Who may ask /v1: the bearer token's owner, if the API server lets him get the pod."""
+"""Who may ask /v1: the bearer token's owner, if the API server lets him read what the answer tells of."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hami_scheduler.questions import Refusal
 _BEARER = "Bearer "
 
 
-class PodReaders:
-    """Lets in who may get the pod."""
+class Readers:
+    """Lets in whom the API server lets do the like."""
 
     def __init__(self, reviewer: AccessReviewer) -> None:
         self._reviewer = reviewer
 
-    async def __call__(self, request: web.Request, namespace: str, pod: str) -> Refusal | None:
+    async def __call__(self, request: web.Request, access: ResourceAccess) -> Refusal | None:
         """Why the request may not be answered; None where it may."""
         header = request.headers.get("Authorization", "")
         if not header.startswith(_BEARER):
@@ -28,13 +28,14 @@ class PodReaders:
             user = await self._reviewer.user_of(header.removeprefix(_BEARER).strip())
             if user is None:
                 return HTTPStatus.UNAUTHORIZED, "Authorization: the token is not accepted"
-            if await self._reviewer.may(user, ResourceAccess(verb="get", resource="pods", namespace=namespace, name=pod)):
+            if await self._reviewer.may(user, access):
                 return None
         except ClusterError as exc:
             return HTTPStatus.SERVICE_UNAVAILABLE, f"the API server cannot say who you are: {exc}"
-        return HTTPStatus.FORBIDDEN, f"{user.name} may not get pod {namespace}/{pod}"
+        what = f"get pod {access.namespace}/{access.name}" if access.name else f"{access.verb} {access.resource}"
+        return HTTPStatus.FORBIDDEN, f"{user.name} may not {what}"
 
 
-async def let_all_in(_request: web.Request, _namespace: str, _pod: str) -> Refusal | None:
+async def let_all_in(_request: web.Request, _access: ResourceAccess) -> Refusal | None:
     """For a listener that only this machine reaches."""
     return None

@@ -25,7 +25,7 @@ from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.telemetry import Telemetry
 from hami_scheduler import collector, extender, questions
-from hami_scheduler.access import PodReaders, let_all_in
+from hami_scheduler.access import Readers, let_all_in
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.service import Options, Scheduler
 from hami_scheduler.settings import Settings
@@ -88,7 +88,7 @@ async def run(settings: Settings) -> None:
             else None,
         )
         forwarder = await stack.enter_async_context(forwarding(client_tls))
-        authorize = let_all_in if settings.api_open else PodReaders(AccessReviewer(cluster, clock))
+        authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
         extender_app = extender.application(scheduler, forwarder)
         ports = {
             "extender": await stack.enter_async_context(

@@ -20,6 +20,7 @@ from hami_protocol.errors import ProtocolError
 from hami_protocol.events import Event, PodAssigned
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus
 from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
@@ -41,6 +42,7 @@ from hami_scheduler.placement.filter import priorities
 from hami_scheduler.preempting import Preempting
 from hami_scheduler.reservations import Reservation
 from hami_scheduler.settings import PlacementMode
+from hami_scheduler.simulating import Simulating
 from hami_scheduler.tending import Tending
 from hami_scheduler.verdicts import INVALID_REQUEST
 from hami_scheduler.wire import ExtenderArgs, FilterAnswer, HostPriority, MetaVictims, PreemptionArgs
@@ -277,6 +279,18 @@ class Scheduler:
         """Why the pod is where it is, or is nowhere; None where there is no such pod."""
         pod = self._pod_named(namespace, name)
         return None if pod is None else explain(pod, self.picture)
+
+    async def simulate(self, question: SimulationQuestion) -> Simulation:
+        """Where pods would go, with nodes added. Changes nothing.
+
+        Raises:
+            SimulationError: a node to be added cannot be read, or they are too many.
+        """
+        course = Simulating(question, self.picture.state.copy(), self._catalog, self.picture.quotas)
+        while not course.over:
+            course.step()
+            await asyncio.sleep(0)  # filter is not kept waiting
+        return course.result()
 
     # How
 

@@ -31,7 +31,7 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import extender, questions
-from hami_scheduler.access import PodReaders, let_all_in
+from hami_scheduler.access import Readers, let_all_in
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.main import extender_tls
 from hami_scheduler.service import Scheduler
@@ -88,7 +88,7 @@ async def replica(world: World, name: str, *, guarded: bool = False, telemetry: 
     scheduler = Scheduler(
         cluster=cluster, bus=world.bus, clock=clock, catalog=Catalog(), identity=name, elector=elector, telemetry=telemetry
     )
-    authorize = PodReaders(AccessReviewer(cluster, clock)) if guarded else let_all_in
+    authorize = Readers(AccessReviewer(cluster, clock)) if guarded else let_all_in
     async with AsyncExitStack() as stack:
         forwarder = await stack.enter_async_context(forwarding())
         await stack.enter_async_context(serve_app(extender.application(scheduler, forwarder), port=port))
@@ -241,6 +241,33 @@ async def test_explain_is_answered_by_any_replica_for_who_may_get_the_pod(world:
             for headers in ({}, {"Authorization": "Basic x"}, {"Authorization": "Bearer "}):
                 status, found = await each.get(f"{each.api}/v1/explain/default/p1", **headers)
                 assert status == 401
+
+
+async def test_simulations_are_answered_by_any_replica_for_who_may_list_nodes(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1", guarded=True) as one, replica(world, "s2", guarded=True) as two:
+        pod = await world.pod("p1", gpu=1, gpumem=20000)
+        await asyncio.sleep(0.6)
+        question = {
+            "pods": [msgspec.to_builtins(pod)],
+            "copies": 3,
+            "profiles": [{"name": "big", "count": 1, "device": {"memory_mib": 32768, "model": "Tesla V100"}}],
+        }
+        for each in (one, two):
+            url = f"{each.api}/v1/simulate"
+            async with each.session.post(url, json=question, headers={"Authorization": "Bearer alice"}) as answer:
+                found = await answer.json()
+                assert answer.status == 200
+            assert sorted(pod["node"] for pod in found["pods"]) == ["", "big-0", "n1"]
+            assert (found["nodeCount"], found["placedCount"]) == (2, 2)
+            for body, status in ((b"rubbish", 400), (b'{"pods": []}', 400), (b"[" * 100_000, 400)):
+                async with each.session.post(url, data=body, headers={"Authorization": "Bearer alice"}) as answer:
+                    assert answer.status == status
+                    assert "cannot be read" in (await answer.json())["error"]
+            async with each.session.post(url, json=question) as answer:
+                assert answer.status == 401
+        assert one.scheduler.picture.state.nodes() == ("n1",)
+        assert not list(one.scheduler.picture.state.entries())
 
 
 async def test_metrics_have_the_references_names_and_ours(world: World) -> None:

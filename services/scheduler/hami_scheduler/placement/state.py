@@ -23,6 +23,7 @@ from hami_devices.reasons import Misfit
 from hami_devices.topology import PairScores
 from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
 from hami_scheduler.placement import explain, filter  # noqa: A004  # the verb of the extender protocol
+from hami_scheduler.placement.copying import copied
 from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, Phase, hold
 from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
 from hami_scheduler.placement.table import Flags, Ints, Sums, Table
@@ -180,6 +181,12 @@ class ClusterState:
         self.fenced = np.concatenate([self.fenced, np.zeros(more, np.bool_)])
         for table in self.tables.values():
             table.grow(self._room)
+
+    def copy(self) -> ClusterState:
+        """The same, to be changed without anybody noticing."""
+        sums = copied(self.sums)
+        tables = {vendor: table.copy(sums) for vendor, table in self.tables.items()}
+        return copied(self, sums=sums, tables=tables, _ledger=copied(self._ledger))
 
     # What the deciding modules read
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hami_devices.model import Charge, DeviceState
 from hami_devices.nvidia import MIG_MODE
 from hami_protocol.devices import RegisteredDevice
+from hami_scheduler.placement.copying import copied
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
@@ -104,6 +105,10 @@ class Table:
         self._by_uuid: dict[str, tuple[tuple[int, int], ...]] = {}
         for name, kind in _COLUMNS.items():
             setattr(self, name, np.zeros((0, nodes), kind))
+
+    def copy(self, sums: Sums) -> Table:
+        """The same, over a copy of the sums."""
+        return copied(self, _sums=sums)
 
     def grow(self, nodes: int) -> None:
         """Make room for ``nodes`` nodes."""
