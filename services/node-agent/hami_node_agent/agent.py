@@ -201,9 +201,12 @@ class NodeAgent:
             return f"the hardware cannot be asked: {self.devices.lost}"
         if not self.pods.synced:
             return "this node's pods have not been listed yet"
-        if self.options.shim_required and not self._shim().library:
+        if self._misses_shim():
             return f"the shim is not installed below {self.options.paths.vgpu}"
         return None
+
+    def _misses_shim(self) -> bool:
+        return self.options.shim_required and self.vendor.shim and not self._shim().library
 
     async def allocate(self, device_ids: Sequence[str]) -> Answer:
         """Kubelet's Allocate for one container.
@@ -281,7 +284,7 @@ class NodeAgent:
         started = self._clock.monotonic()
         outcome = "failed"
         try:
-            if self.options.shim_required and not self._shim().library:
+            if self._misses_shim():
                 raise Refused(Refusal(kind=RefusalKind.NOT_READY, reason=self.not_ready() or ""))
             with self._telemetry.span(call, node=self.options.node):
                 yield

@@ -45,6 +45,7 @@ def registered(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, s
             numa=device.numa or 0,
             healthy=not device.fault and device.uuid not in unhealthy,
             mode=sharing.mode,
+            custom_info=device.custom_info,
         )
         for device, memory_mib in _usable(inventory, sharing)
     )
@@ -101,8 +102,8 @@ def preferred(granted: Iterable[str], available: Iterable[str], required: Iterab
 def _usable(inventory: Inventory, sharing: Sharing) -> list[tuple[PhysicalDevice, int]]:
     usable: list[tuple[PhysicalDevice, int]] = []
     for device in sorted(inventory.devices, key=lambda device: (device.index, device.uuid)):
-        memory_mib = device.memory_mib if device.memory_mib is not None else sharing.preconfigured_memory_mib
+        memory_mib = device.memory_mib if device.memory_mib is not None else sharing.preconfigured_memory_mib or None
         excluded = device.uuid in sharing.excluded_uuids or device.index in sharing.excluded_indexes
-        if memory_mib > 0 and not excluded:
+        if memory_mib is not None and not excluded:
             usable.append((device, memory_mib))
     return usable

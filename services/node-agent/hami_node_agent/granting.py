@@ -139,6 +139,7 @@ class Granting:
                 shim=self._shim(),
                 honour_disable_control=self.policy.honour_disable_control,
                 visible_devices=visible_devices,
+                devices={device.uuid: device for device in self._devices.registered},
             )
         except ProtocolError as exc:
             return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
@@ -151,7 +152,7 @@ class Granting:
         """
         for folder in wanted.folders:
             self._files.make_folder(folder, mode=FOLDER_MODE)
-        if self._files.read(wanted.grant_path) != wanted.grant:
+        if wanted.grant_path and self._files.read(wanted.grant_path) != wanted.grant:
             self._files.write(wanted.grant_path, wanted.grant)
         self.secure(wanted)
 
@@ -181,6 +182,8 @@ class Granting:
 
     def served(self, ref: PodRef, held: VendorAssignment, places: frozenset[int], container: str) -> None:
         """``envvar``: one container has its devices."""
+        if not self.vendor.to_allocate_key:
+            return
         left = tuple(() if place in places else entry.shares for place, entry in enumerate(held.containers))
         event = ContainerServed(
             pod=ref, node=self.node, container=container, vendor=self.vendor.name, to_allocate=assignment.encode_entries(left)

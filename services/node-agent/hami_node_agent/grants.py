@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hami_node_agent.refusals import Refusal, RefusalKind
-from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.devices import ContainerShares, PodRef, VendorAssignment
 
 
 def agreed(
@@ -48,8 +48,8 @@ def _difference(annotated: VendorAssignment, granted: VendorAssignment) -> str:
 
 
 def counted(pod: PodRef, assignment: VendorAssignment, given: Mapping[str, int]) -> Refusal | None:
-    """None where kubelet gave every container as many devices as it was granted. ``given`` is by container."""
-    granted = {container.container: len(container.shares) for container in assignment.containers if container.shares}
+    """None where kubelet gave every container as many device ids as it was granted slots. ``given`` is by container."""
+    granted = {container.container: slots(container) for container in assignment.containers if container.shares}
     for name in sorted(granted.keys() | given.keys()):
         if granted.get(name, 0) != given.get(name, 0):
             return Refusal(
@@ -58,6 +58,11 @@ def counted(pod: PodRef, assignment: VendorAssignment, given: Mapping[str, int])
                 pod=pod,
             )
     return None
+
+
+def slots(container: ContainerShares) -> int:
+    """How many device ids kubelet gives for what a container was granted."""
+    return sum(share.slots for share in container.shares)
 
 
 def _shown(shares: object) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from hami_node_agent.sharing import Sharing
 
@@ -25,13 +25,15 @@ class PhysicalDevice:
     type: str
     """Model text as it is registered, as ``NVIDIA-Tesla V100-PCIE-32GB``."""
     memory_mib: int | None
-    """None where the driver has no figure (unified memory)."""
+    """None where the driver has no figure (unified memory); 0 where the vendor counts devices alone."""
     cores: int = 100
     numa: int | None = None
     paths: tuple[str, ...] = ()
     """Device nodes, as ``/dev/nvidia0``, as seen on the host."""
     fault: str = ""
     """Why the driver does not answer for it; empty where it does."""
+    custom_info: dict[str, Any] = field(default_factory=dict)
+    """What its vendor says of it besides, in the vendor's own names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

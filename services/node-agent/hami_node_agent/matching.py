@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hami_node_agent.grants import slots
 from hami_node_agent.refusals import Refusal, RefusalKind
 from hami_protocol.devices import ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.nodelock import NodeLock
@@ -95,11 +96,11 @@ def _next_of(pod: PendingPod, count: int) -> Match | Refusal:
     if place is None:  # pragma: no cover - callers pass waiting pods only
         raise ValueError(f"{pod.pod} waits for nothing")
     found = Match(pod=pod, place=place)
-    if len(found.container.shares) != count:
+    if slots(found.container) != count:
         return Refusal(
             kind=RefusalKind.COUNT_DIFFERS,
             reason=f"kubelet asks for {count} devices; container {found.container.container} of {pod.pod} was granted "
-            f"{len(found.container.shares)}",
+            f"{slots(found.container)}",
             pod=pod.pod,
         )
     return found
@@ -107,7 +108,7 @@ def _next_of(pod: PendingPod, count: int) -> Match | Refusal:
 
 def _next_count(pod: PendingPod) -> int:
     place = pod.next_place
-    return 0 if place is None else len(pod.assignment.containers[place].shares)
+    return 0 if place is None else slots(pod.assignment.containers[place])
 
 
 def _turn(pod: PendingPod) -> tuple[int, int, str]:

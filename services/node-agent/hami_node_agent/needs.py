@@ -7,7 +7,9 @@ container's own folder is writable by whatever user it runs as; the grant file a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from hami_devices.environment import container_environment
@@ -15,11 +17,13 @@ from hami_devices.vendor import Vendor
 from hami_node_agent import grant_file
 from hami_node_agent.sharing import Sharing
 from hami_protocol import quantities
-from hami_protocol.devices import ContainerShares
+from hami_protocol.devices import ContainerShares, RegisteredDevice
 from hami_protocol.errors import ProtocolError
 from hami_protocol.kubernetes import Container
 
 INSIDE: Final = "/usr/local/vgpu"
+DEVICES: Final = "HAMI_DEVICES"
+"""Environment variable that names a container's devices, whatever its vendor's software reads."""
 _PATH_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _DEFAULT_PRIORITY: Final = 1
@@ -44,8 +48,9 @@ class Needs:
     """Of the host, to be made with mode 0777: the container's user is not known."""
     mount_points: tuple[str, ...]
     """Inside the container's own folder: where files are mounted over it. The container can write there, also a link to elsewhere."""
-    grant_path: str
-    grant: bytes
+    grant_path: str = ""
+    """Empty where there is no grant file: the vendor's containers are not held to their shares by our shim."""
+    grant: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +136,7 @@ def needs(
     shim: Shim,
     honour_disable_control: bool,
     visible_devices: str | None = None,
+    devices: Mapping[str, RegisteredDevice] = MappingProxyType({}),
 ) -> Needs:
     """What ``container`` needs to use the shares it holds, and no more.
 
@@ -146,11 +152,14 @@ def needs(
         shim: what of it is installed.
         honour_disable_control: whether a pod may switch the shim off with ``CUDA_DISABLE_CONTROL``, as in the reference.
         visible_devices: for ``NVIDIA_VISIBLE_DEVICES``; None names the cards.
+        devices: as they are registered, by UUID.
 
     Raises:
         ProtocolError: a name, a size or a quantity that cannot be used.
     """
     name = folder_name(pod_uid, held.container)
+    if not vendor.shim:
+        return Needs(environment=_told(held, vendor, devices), mounts=(), folders=(), mount_points=())
     try:
         environment = container_environment(
             held.shares,
@@ -182,6 +191,12 @@ def needs(
         grant_path=f"{paths.grants}/{name}",
         grant=grant,
     )
+
+
+def _told(held: ContainerShares, vendor: Vendor, devices: Mapping[str, RegisteredDevice]) -> dict[str, str]:
+    """What a container is told where no shim of ours is in it: which devices, and what its vendor's own software reads."""
+    told = {DEVICES: ",".join(dict.fromkeys(share.uuid for share in held.shares))}
+    return told if vendor.environment is None else told | vendor.environment(held.shares, devices)
 
 
 def _grant(

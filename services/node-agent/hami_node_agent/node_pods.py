@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
+from hami_devices import records
 from hami_devices.vendor import Vendor
 from hami_node_agent.bell import Bell
 from hami_node_agent.matching import PendingPod
@@ -17,7 +18,7 @@ from hami_protocol import assignment, keys, nodelock
 from hami_protocol.devices import VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Node, Pod
-from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
+from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, PODS, Cluster
 from hami_runtime.kube.informer import Informer
@@ -33,14 +34,7 @@ def annotated(pod: Pod, vendor: Vendor) -> VendorAssignment | None:
     Raises:
         RecordError: it cannot be read.
     """
-    text = pod.metadata.annotations.get(vendor.allocated_key)
-    if text is None:
-        return None
-    placed = containers_in_order(pod)
-    asking = [
-        vendor.count_resource in {*(one.container.resources.limits or ()), *(one.container.resources.requests or ())} for one in placed
-    ]
-    return assignment.decode(text, vendor.name, [(one.container.name, one.kind) for one in placed], asking=asking)
+    return records.read_assignment(pod, vendor)
 
 
 def pending(pod: Pod, vendor: Vendor, node: str, served: frozenset[int]) -> PendingPod | None:
@@ -63,7 +57,7 @@ def pending(pod: Pod, vendor: Vendor, node: str, served: frozenset[int]) -> Pend
         and annotations.get(keys.BIND_PHASE) == "allocating"
         and keys.BIND_TIME in annotations
     )
-    left_text = annotations.get(vendor.to_allocate_key)
+    left_text = annotations.get(vendor.to_allocate_key or vendor.allocated_key)
     if not waiting or left_text is None:
         return None
     held = annotated(pod, vendor)
@@ -75,7 +69,7 @@ def pending(pod: Pod, vendor: Vendor, node: str, served: frozenset[int]) -> Pend
         entry = left[place] if place < len(left) else ()
         if not entry:
             done.add(place)
-        elif entry != container.shares:
+        elif assignment.encode_entries((entry,)) != assignment.encode_entries((container.shares,)):
             raise RecordError("pod assignment", 0, f"what is left for container {container.container} is not what it was assigned")
     return PendingPod(pod=pod_ref(pod), bind_time_seconds=_bind_time(annotations[keys.BIND_TIME]), assignment=held, served=frozenset(done))
 

@@ -144,7 +144,7 @@ class NvmlHardware:
     def _memory_mib(self, handle: Any) -> int | None:
         nvml = self._nvml()
         try:
-            return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
+            return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20 or None
         except nvml.NVMLError_NotSupported:
             return None
 

@@ -2,9 +2,10 @@
 
 ::
 
-    vendor: nvidia              # whose resource and annotations; nvidia is the default
+    vendor: nvidia              # whose resource and annotations, by the type in them; nvidia is the default
     count: 4                    # shorthand: so many equal cards, each like `device`
     device: {memory_mib: 32768, cores: 100, model: Tesla V100-PCIE-32GB, numa: 0, healthy: true}
+                                # its `uuid` may have {node} and {index} in it; `custom_info` is what the vendor says besides
     devices:                    # or one by one; what is left out is as in `device`
       - {uuid: GPU-..., index: 0, memory_mib: 24576, model: NVIDIA A10, numa: 1, healthy: false, xids: [79]}
     split_count: 10             # these four override the cluster's configuration
@@ -23,10 +24,10 @@ import uuid as uuids
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from hami_node_agent.discovery import nvidia_type
 from hami_node_agent.hardware import (
@@ -51,12 +52,13 @@ class ProfileDevice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     uuid: str | None = None
     index: Count | None = None
-    memory_mib: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    cores: Annotated[int, Meta(ge=0, le=100)] | None = None
+    memory_mib: Count | None = None
+    cores: Count | None = None
     model: str | None = None
     numa: int | None = None
     healthy: bool | None = None
     xids: tuple[int, ...] = ()
+    custom_info: dict[str, Any] = field(default_factory=dict)
 
 
 class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,13 +114,14 @@ class ProfileHardware:
             model = own.model or common.model or "Tesla V100-PCIE-32GB"
             devices.append(
                 PhysicalDevice(
-                    uuid=own.uuid or self._uuid(place),
+                    uuid=self._name(place, own),
                     index=own.index if own.index is not None else place,
                     type=nvidia_type(model) if self._profile.vendor == "nvidia" else clean(model),
-                    memory_mib=own.memory_mib or common.memory_mib or 32768,
-                    cores=own.cores if own.cores is not None else common.cores if common.cores is not None else 100,
+                    memory_mib=_first(own.memory_mib, common.memory_mib, 32768),
+                    cores=_first(own.cores, common.cores, 100),
                     numa=own.numa if own.numa is not None else common.numa,
                     fault="" if healthy is not False else "the profile says so",
+                    custom_info=common.custom_info | own.custom_info,
                 )
             )
         if len({device.uuid for device in devices}) != len(devices):
@@ -162,7 +165,14 @@ class ProfileHardware:
         self._events.put_nowait(DeviceFault(uuid=uuid, xid=xid))
 
     def _name(self, place: int, device: ProfileDevice) -> str:
-        return device.uuid or self._uuid(place)
+        if device.uuid or not (pattern := self._profile.device.uuid):
+            return device.uuid or self._uuid(place)
+        index = device.index if device.index is not None else place
+        return pattern.replace("{node}", self._node).replace("{index}", str(index))
+
+
+def _first(*amounts: int | None) -> int:
+    return next(amount for amount in amounts if amount is not None)
 
 
 class ProfileFile(ProfileHardware):

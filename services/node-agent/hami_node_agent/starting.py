@@ -219,7 +219,8 @@ class Starting:
         need = self._granting.needs(pod, mine, "any")
         if isinstance(need, Refusal):
             return need
-        answered, expected = _limits(dict(entry.environment)), _limits(need.environment)
+        names = LIMITS if self._granting.vendor.shim else tuple(need.environment)
+        answered, expected = _limits(dict(entry.environment), names), _limits(need.environment, names)
         if answered != expected:
             wrong = sorted(key for key in answered.keys() | expected.keys() if answered.get(key) != expected.get(key))
             return Refusal(
@@ -234,8 +235,8 @@ class Starting:
         return None
 
 
-def _limits(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(LIMITS)}
+def _limits(environment: dict[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(names)}
 
 
 def _edits(need: Needs) -> cdi.Edits:

@@ -193,7 +193,7 @@ async def test_cards_of_two_nodes_have_different_uuids() -> None:
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("text", ["devices: 7", "count: -1", "cuont: 3", "devices: [{uuid: a, memory_mib: 0}]", ": [", "[]"])
+@pytest.mark.parametrize("text", ["devices: 7", "count: -1", "cuont: 3", "devices: [{uuid: a, memory_mib: -1}]", ": [", "[]"])
 def test_a_profile_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(HardwareError):
         profile.read(text)
