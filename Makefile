@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SHIM_STAMP := $(VENV)/.shim-installed
 SEEDS ?= 2000
 SECONDS_EACH ?= 60
 
@@ -20,6 +21,11 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# CUDA's headers and a cross compiler: for the shim's release build and longest tests alone.
+$(SHIM_STAMP): requirements-shim.lock $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-shim.lock
+	@touch $@
+
 install: $(STAMP) ## Set up .venv with everything the project needs
 
 build/cshim/libvgpu.so: $(wildcard cshim/include/*.h cshim/src/*.[ch] cshim/src/*.def cshim/tests/fake/*.[ch] cshim/programs/*.[ch])
@@ -35,7 +41,7 @@ test: $(STAMP) build/cshim/libvgpu.so ## Run all tests that need no cluster and 
 unit: $(STAMP) ## Run the decisions' tests alone, in seconds
 	@$(BIN)/python -m pytest -q tests/unit
 
-test-shim: $(STAMP) build/cshim/libvgpu.so ## Run the shim's long tests: sanitizers, kills, races, fuzzing
+test-shim: $(SHIM_STAMP) build/cshim/libvgpu.so ## Run the shim's long tests: sanitizers, kills, races, fuzzing, release build
 	@$(MAKE) --no-print-directory -C cshim test-long
 
 simulate: $(STAMP) ## Run whole clusters under SEEDS=n seeded faults
@@ -62,11 +68,13 @@ bench-shim: $(STAMP) build/cshim/libvgpu.so ## Measure the shim's own cost
 cluster-test: $(STAMP) ## Run the tests that need a real Kubernetes; says why where it cannot
 	@$(BIN)/python -m pytest -q -m cluster tests/cluster
 
-lock: ## Pin requirements.lock anew, by hash, naming no index
+lock: ## Pin the requirements anew, by hash, naming no index
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --extra dev pyproject.toml \
 		--custom-compile-command "make lock" --upgrade --output-file requirements.lock
+	@printf 'nvidia-cuda-runtime>=13\nnvidia-nvml-dev>=13\nziglang>=0.14\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade --output-file requirements-shim.lock -
 
 protos: $(STAMP) ## Generate the gRPC stubs from our proto files
 	@$(BIN)/python services/node-agent/generate_stubs.py
