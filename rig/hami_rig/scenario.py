@@ -78,8 +78,14 @@ def outcome(pod: Pod) -> Outcome:
         expected=pod.metadata.annotations.get(EXPECT, ""),
         reached=reached(pod),
         node=pod.spec.node_name,
-        detail=detail or pod.metadata.annotations.get("hami.io/vgpu-devices-allocated", ""),
+        detail=detail or given(pod),
     )
+
+
+def given(pod: Pod) -> str:
+    """What the pod was given, in the assignments' own text."""
+    annotations = pod.metadata.annotations
+    return " ".join(annotations[key] for key in sorted(annotations) if key.startswith("hami.io/") and key.endswith("allocated"))
 
 
 async def run(kubeconfig: Path, cluster: Cluster, files: Iterable[Path], *, timeout_seconds: float) -> list[Outcome]:

@@ -24,6 +24,7 @@ def vendor(config: AmdConfig) -> Vendor:
         memory_resource=config.memory_resource,
         cores_resource=config.cores_resource,
         register_key=keys.register(DEVICE_TYPE),
+        registers_json=True,
         allocated_key="hami.io/amd-devices-allocated",
         to_allocate_key="hami.io/amd-devices-to-allocate",
         selector_keys=SelectorKeys(

@@ -48,6 +48,7 @@ def vendor(config: AscendConfig, *, soft_split: bool) -> Vendor:
         memory_resource=config.memory_resource,
         cores_resource=config.cores_resource,
         register_key=f"hami.io/node-register-{word}",
+        registers_json=True,
         handshake_key=f"hami.io/node-handshake-{word}",
         allocated_key=f"hami.io/{word}-devices-allocated",
         to_allocate_key=f"hami.io/{word}-devices-to-allocate",

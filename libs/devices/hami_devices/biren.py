@@ -19,6 +19,7 @@ def vendor(config: BirenConfig) -> Vendor:
         device_type=DEVICE_TYPE,
         count_resource=config.count_resource,
         register_key=keys.register(DEVICE_TYPE),
+        registers_json=True,
         handshake_key=keys.handshake(DEVICE_TYPE),
         allocated_key="hami.io/Biren-devices-allocated",
         to_allocate_key="hami.io/Biren-devices-to-allocate",

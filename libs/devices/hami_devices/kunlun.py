@@ -69,6 +69,7 @@ def shared(config: KunlunConfig) -> Vendor:
         count_resource=config.share_resource,
         memory_resource=config.memory_resource,
         register_key="hami.io/node-register-xpu",
+        registers_json=True,
         handshake_key="hami.io/node-handshake-xpu",
         allocated_key="hami.io/xpu-devices-allocated",
         to_allocate_key="hami.io/xpu-devices-to-allocate",

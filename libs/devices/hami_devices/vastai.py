@@ -22,6 +22,7 @@ def vendor(config: VastaiConfig) -> Vendor:
         device_type=DEVICE_TYPE,
         count_resource=config.count_resource,
         register_key=keys.register(DEVICE_TYPE),
+        registers_json=True,
         handshake_key=keys.handshake(DEVICE_TYPE),
         allocated_key="hami.io/Vastai-devices-allocated",
         to_allocate_key="hami.io/Vastai-devices-to-allocate",

@@ -86,6 +86,8 @@ class Vendor:
 
     register_key: str
     """Node annotation that lists the devices in one of the protocol's forms."""
+    registers_json: bool = False
+    """Whether that is the JSON form in any case."""
     own_key: str = ""
     """Node annotation in which the vendor's own plugin lists them in its own form, which ``read_own`` reads."""
     read_own: Callable[[str, str], tuple[RegisteredDevice, ...]] | None = None

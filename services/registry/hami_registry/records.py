@@ -28,6 +28,8 @@ class NodeKeys(NamedTuple):
     bare_handshake: str
     """An older key for the same, which is read where the other is missing."""
     pair_scores: str
+    as_json: bool = False
+    """Whether readers of this type's registration expect its JSON form."""
 
 
 def keys_of(device_type: str, vendor: Vendor | None) -> NodeKeys:
@@ -35,13 +37,13 @@ def keys_of(device_type: str, vendor: Vendor | None) -> NodeKeys:
     if vendor is None:
         return NodeKeys(keys.register(device_type), keys.generation(device_type), keys.handshake(device_type), "", "")
     bare = keys.LEGACY_HANDSHAKE if vendor.handshake_key == keys.handshake("nvidia") else ""
-    return NodeKeys(vendor.register_key, keys.generation(device_type), vendor.handshake_key, bare, vendor.pair_scores_key)
+    return NodeKeys(vendor.register_key, keys.generation(device_type), vendor.handshake_key, bare, vendor.pair_scores_key, vendor.registers_json)
 
 
 def annotations_of(report: DevicesReported, names: NodeKeys) -> dict[str, str | None]:
     """The record of what a node has, as annotations; None where there must be none."""
-    mig = any(device.mig_profiles or device.mode == "mig" for device in report.devices)
-    as_json = mig or report.register_format is RegisterFormat.JSON
+    more = any(device.mig_profiles or device.mode == "mig" or device.custom_info for device in report.devices)
+    as_json = more or names.as_json or report.register_format is RegisterFormat.JSON
     wanted: dict[str, str | None] = {
         names.register: (registration.encode_json if as_json else registration.encode_text)(report.devices) or ":",
         names.generation: str(report.generation),
