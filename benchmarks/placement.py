@@ -2,6 +2,9 @@
 
 Everything is on this machine: the development API server, kube-scheduler's stand-in, kubelets and an agent per node share its cores.
 ``python -m benchmarks.placement --nodes 3 --pods 120 --mode cdi``
+
+With ``--cluster`` the API server and kube-scheduler are real ones, nodes are API objects, and a null extender is measured beside ours in the same
+run: ``python -m benchmarks.placement --cluster --nodes 1000 --pods 400``. It needs what ``make cluster-test`` needs.
 """
 
 from __future__ import annotations
@@ -36,10 +39,21 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--pods", type=int, default=120)
     parser.add_argument("--mode", choices=["cdi", "envvar"], default="cdi")
+    parser.add_argument("--cluster", action="store_true", help="on a real API server and kube-scheduler, against a null extender")
+    parser.add_argument("--rounds", type=int, default=3, help="with --cluster: of each extender, in turn")
     parser.add_argument("--json", action="store_true", help="print JSON alone")
     options = parser.parse_args()
     logs.configure("warning", "benchmark")
-    asyncio.run(measure(options))
+    asyncio.run(measure_cluster(options) if options.cluster else measure(options))
+
+
+async def measure_cluster(options: argparse.Namespace) -> None:
+    """Measure on a real control plane, and report."""
+    from benchmarks import _cluster  # it starts what only some machines can
+
+    say = (lambda text: None) if options.json else (lambda text: print(text, file=sys.stderr))
+    found = await _cluster.measure(options.nodes, options.pods, options.rounds, say=say)
+    _report.report(f"placement-cluster-{options.nodes}", found, as_json=options.json)
 
 
 async def measure(options: argparse.Namespace) -> None:

@@ -113,14 +113,13 @@ class World:
         node = self.installation.nodes[pod.spec.node_name]
         path = node.log(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, container, restart=restart)
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        joined = "".join(content + ("" if tag == "P" else "\n") for _, _, tag, content in (_line(line) for line in lines))
-        return joined
+        return "".join(content + ("" if tag == "P" else "\n") for _, _, tag, content in (_line(line) for line in lines))
 
     async def seen(self, pod: Pod, container: str = "main", *, restart: int = 0) -> Seen:
         """What a container that runs ``PROBE`` was started with."""
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
-                while f"{_MARK} end" not in (text := await self.output(pod, container, restart=restart)):
+                while f"{_MARK} end" not in (text := await self.output(pod, container, restart=restart)):  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_AGAIN_SECONDS)
         except TimeoutError:
             pytest.fail(f"{pod.metadata.name}/{container} has not said what it was started with: {text[-2000:]}")
@@ -173,7 +172,8 @@ class World:
                 bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_ALLOCATIONS]) as deliveries,
             ):
                 async for delivery in deliveries:
-                    seen.append(open_message(delivery.message))
+                    event = open_message(delivery.message)
+                    seen.append(event)
 
         task = asyncio.create_task(follow())
         yield seen
@@ -223,6 +223,18 @@ def a_pod(name: str, *containers: Mapping[str, Any], metadata: Mapping[str, Any]
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", **(metadata or {})},
         "spec": a_spec(*containers, **spec),
+    }
+
+
+def a_deployment(name: str, *containers: Mapping[str, Any], replicas: int, **spec: Any) -> dict[str, Any]:
+    """A Deployment of pods with ``a_spec`` and the label ``app``."""
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": a_spec(*containers, **spec)}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
     }
 
 

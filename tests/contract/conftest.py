@@ -24,5 +24,5 @@ async def real_kubeconfig() -> AsyncIterator[Path]:
         return
     if reason := building.lacking():
         pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
-    async with ControlPlane() as plane:
+    async with ControlPlane(controllers=("*", "-node-lifecycle-controller")) as plane:  # nobody taints nodes that have no kubelet
         yield plane.admin

@@ -13,6 +13,7 @@ only refused does not wait out its back-off while nothing else is ready; one tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -20,6 +21,7 @@ from hami_rig.scheduler.objects import SchedulingPod
 
 REFUSED_AT_MOST_SECONDS = 300.0
 FLUSH_EVERY_SECONDS = 30.0
+BACKOFF_WINDOW_SECONDS = 1.0
 
 
 class _Place(StrEnum):
@@ -119,14 +121,14 @@ class SchedulingQueue:
         """The pod in flight found no node."""
         if entry := self._entries.get(uid):
             entry.by_extender, entry.after_error = by_extender, False
-            entry.ready_at = now + self._backoff_seconds(entry)
+            entry.ready_at = self._backed_off_at(entry, now)
             entry.place, entry.since = (_Place.BACKING_OFF if entry.woken else _Place.REFUSED), now
 
     def failed(self, uid: str, now: float) -> None:
         """The pod in flight met an error: it is tried again after its back-off, whatever happens."""
         if entry := self._entries.get(uid):
             entry.after_error = True
-            entry.ready_at = now + self._backoff_seconds(entry)
+            entry.ready_at = self._backed_off_at(entry, now)
             entry.place, entry.since = _Place.BACKING_OFF, now
 
     def next_due(self, now: float) -> float | None:
@@ -154,5 +156,7 @@ class SchedulingQueue:
         elif entry.place is _Place.REFUSED:
             entry.place, entry.since = (_Place.ACTIVE if entry.ready_at <= now else _Place.BACKING_OFF), now
 
-    def _backoff_seconds(self, entry: Waiting) -> float:
-        return float(min(self.initial_backoff_seconds * 2 ** min(entry.attempts - 1, 16), self.max_backoff_seconds))
+    def _backed_off_at(self, entry: Waiting, now: float) -> float:
+        """When the back-off is over: kube-scheduler looks once a second, and the second in which it ends still belongs to it."""
+        seconds = min(self.initial_backoff_seconds * 2 ** min(entry.attempts - 1, 16), self.max_backoff_seconds)
+        return math.floor(now + seconds) + BACKOFF_WINDOW_SECONDS

@@ -20,25 +20,8 @@ BUSYBOX = "docker.io/local/busybox:1"
 PAUSE = "docker.io/local/pause:1"
 TOOLS = "docker.io/local/hami-tools:1"
 _APPLETS = (
-    "sh",
-    "sleep",
-    "cat",
-    "ls",
-    "env",
-    "grep",
-    "echo",
-    "mkdir",
-    "id",
-    "true",
-    "false",
-    "find",
-    "sort",
-    "test",
-    "touch",
-    "hexdump",
-    "kill",
-    "wc",
-    "sed",
+    *("sh", "sleep", "cat", "ls", "env", "grep", "echo", "mkdir", "id", "true", "false"),
+    *("find", "sort", "test", "touch", "hexdump", "kill", "wc", "sed"),
 )
 _FOLDERS = ("bin", "etc", "tmp", "proc", "sys", "dev", "usr", "usr/local")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}

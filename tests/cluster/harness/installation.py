@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+import yaml
 
 from hami_devices.catalog import Catalog
 from hami_node_agent import profile as agent_profile
@@ -33,10 +34,13 @@ from hami_rig.service_settings import LOOPBACK, REGISTRY, SCHEDULER, ServicePath
 from tests.cluster.harness import images, janitor, ports
 from tests.cluster.harness.control_plane import GRACE_SECONDS, READY_SECONDS, ControlPlane, _inherited
 from tests.cluster.harness.node import Node
+from tests.cluster.harness.users import NAMESPACE
 from tools import scheduler_configuration
 
 NATS = "nats"
 KUBE_SCHEDULER = "kube-scheduler"
+PROGRAMS = frozenset({"ConfigMap", "DaemonSet", "Deployment", "StatefulSet"})
+"""Kinds of the deployment that are not applied."""
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOOK_AGAIN_SECONDS = 0.1
 
@@ -145,7 +149,7 @@ class Installation:
         )
         write_images(self.folder / "images")
         await self.plane.__aenter__()
-        await asyncio.gather(self._start_nats(), self._apply_rights(), *(self._start_node(node) for node in self.rig_nodes.values()))
+        await asyncio.gather(self._start_nats(), self._apply_deployment(), *(self._start_node(node) for node in self.rig_nodes.values()))
         paths = ServicePaths(folder=self.folder, nats_url=self.nats_url, device_config=None, shim=self._install_shim(), log_level="info")
         services = service_environments(self.rig_nodes.values(), paths)
         self._say(f"starting {', '.join(services)}")
@@ -216,12 +220,17 @@ class Installation:
 
         await self.plane.until(listens, NATS, "it does not listen")
 
-    async def _apply_rights(self) -> None:
-        await kubectl(self.kubeconfig, "apply", "-f", str(FIXTURES / "rbac.yaml"))
+    async def _apply_deployment(self) -> None:
+        """What of the deployment is the API server's; the programs run as processes of this harness."""
+        everything = yaml.safe_load_all(await kubectl(self.kubeconfig, "kustomize", str(FIXTURES)))
+        path = self.folder / "deployment.yaml"
+        path.write_text(yaml.safe_dump_all([body for body in everything if body["kind"] not in PROGRAMS]))
+        await kubectl(self.kubeconfig, "apply", "-f", str(path))
 
     def _define(self, name: str, module: str, environ: dict[str, str]) -> None:
         command = [sys.executable, "-c", f"from {module} import main; main()"]
         process = ManagedProcess(name, command, folder=self.folder, environ={})
+        environ = {**environ, "HAMI_NAMESPACE": NAMESPACE}
         process.environ = {**_inherited(), **environ, "HAMI_READY_FILE": str(process.ready_file), "PYTHONUNBUFFERED": "1"}
         self.processes[name] = process
 

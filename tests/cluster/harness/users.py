@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-NAMESPACE = "kube-system"
+NAMESPACE = "hami-system"
 SERVICES = ("webhook", "scheduler", "registry")
 ADMIN = "admin"
 

@@ -1,0 +1,339 @@
+"""Pods per second on a real API server and a real kube-scheduler, ours and a null extender in turn, beside the same heartbeats.
+
+Nodes are API objects; kubelet's part is played at once: an assigned pod is reported allocated as soon as it is bound. API calls are counted by
+the API server itself. Everything shares this machine's cores, so the share of the ceiling is what carries over to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+
+from benchmarks import _heartbeats, _report, _world
+from hami_devices.catalog import Catalog
+from hami_protocol import keys
+from hami_protocol.devices import PodRef
+from hami_protocol.envelope import seal
+from hami_protocol.events import AllocationSucceeded
+from hami_rig.processes import ManagedProcess
+from hami_runtime.bus import jetstream
+from hami_runtime.bus.port import Bus
+from tests.cluster.harness import ports
+from tests.cluster.harness.control_plane import ControlPlane
+from tools import scheduler_configuration
+
+CARDS = 8
+AT_ONCE = 16
+LONGEST_SECONDS = 240.0
+MERGE = {"Content-Type": "application/merge-patch+json"}
+STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+PODS = "/api/v1/namespaces/default/pods"
+_METRIC = re.compile(r"apiserver_request_total\{(.*)\} (\S+)")
+
+
+class Round(NamedTuple):
+    """One round of one extender."""
+
+    pods_per_second: float
+    waits_seconds: list[float]
+    calls_per_pod: float
+
+
+class Extender(NamedTuple):
+    """Who answers kube-scheduler."""
+
+    name: str
+    port: int
+    plays_kubelet: bool
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _Object(msgspec.Struct):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Object
+
+
+async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], None]) -> list[_report.Measurement]:
+    """The figures for one size of cluster."""
+    async with ControlPlane(controllers=(), say=say) as plane, plane.session() as session:
+        programs = Programs(plane)
+        await session.post("/api/v1/namespaces/default/serviceaccounts", json={"metadata": {"name": "default"}})
+        say(f"making {nodes} nodes")
+        await make_nodes(session, nodes)
+        url = await programs.nats()
+        await programs.service("registry", "hami_registry.main", url)
+        await programs.python("heartbeats", "-m", "benchmarks._heartbeats", "--nats", url, "--nodes", str(nodes), "--cards", str(CARDS))
+        ours = (await programs.service("scheduler", "hami_scheduler.main", url))["extender"]
+        ready_file = str(plane.folder / "ready" / "null.json")
+        null = await programs.python(
+            "null", "-m", "benchmarks._null_extender", "--kubeconfig", str(plane.admin), "--ready-file", ready_file
+        )
+        null_port = (await null.ready(timeout_seconds=30))["extender"]
+        await programs.able("scheduler")
+        await programs.able("registry")
+        found: dict[str, list[Round]] = {"null": [], "hami": []}
+        async with jetstream.connect(url, name="benchmark") as bus:
+            for number in range(rounds):
+                for extender in (Extender("null", null_port, plays_kubelet=False), Extender("hami", ours, plays_kubelet=True)):
+                    async with programs.kube_scheduler(extender):
+                        await place(session, bus, f"warm{number}{extender.name}", 20, extender)
+                        found[extender.name].append(await place(session, bus, f"p{number}{extender.name}", pods, extender))
+                    say(f"{extender.name}: {found[extender.name][-1].pods_per_second:.1f} pods/s")
+                    await clear(session)
+        memory = memory_mib(programs.pid("scheduler"))
+        seconds = await programs.start_again("scheduler")
+        return figures(f"real cluster, {nodes} nodes", found, memory, seconds)
+
+
+def figures(where: str, found: dict[str, list[Round]], memory: float, ready_seconds: float) -> list[_report.Measurement]:
+    """What is reported."""
+
+    def speeds(name: str) -> list[float]:
+        return [each.pods_per_second for each in found[name]]
+
+    ceiling = _report.percentile(speeds("null"), 50)
+    return [
+        _report.measurement(f"pods assigned and bound, {where}", speeds("hami"), unit="pods/s"),
+        _report.measurement(f"the same, null extender, {where}", speeds("null"), unit="pods/s"),
+        _report.measurement(f"share of the null extender's, {where}", [100 * each / ceiling for each in speeds("hami")], unit="%"),
+        _report.measurement(f"created to bound, {where}", [wait for each in found["hami"] for wait in each.waits_seconds], unit="s"),
+        _report.measurement(f"the same, null extender, {where}", [wait for each in found["null"] for wait in each.waits_seconds], unit="s"),
+        _report.measurement(f"API calls per pod, {where}", [each.calls_per_pod for each in found["hami"]], unit="calls"),
+        _report.measurement(f"start to ready, {where}", [ready_seconds], unit="s"),
+        _report.measurement(f"scheduler memory, {where}", [memory], unit="MiB"),
+    ]
+
+
+class Programs:
+    """What runs beside the control plane; it ends with it."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._ports: dict[str, dict[str, Any]] = {}
+
+    def pid(self, name: str) -> int:
+        """Of a running program."""
+        return self._plane.processes[name].pid
+
+    async def python(self, name: str, *arguments: str, environ: dict[str, str] | None = None) -> ManagedProcess:
+        """Start a Python program."""
+        process = ManagedProcess(name, [sys.executable, *arguments], folder=self._plane.folder, environ={})
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("HAMI_")}
+        process.environ = {**inherited, **(environ or {})}
+        self._plane.processes[name] = process
+        await process.start()
+        return process
+
+    async def service(self, name: str, module: str, nats_url: str) -> dict[str, Any]:
+        """Start one of the services, and return its ports."""
+        ready_file = self._plane.folder / "ready" / f"{name}.json"
+        environ = {
+            "HAMI_KUBECONFIG": str(self._plane.admin),
+            "HAMI_NATS_URL": nats_url,
+            "HAMI_READY_FILE": str(ready_file),
+            "HAMI_LOG_LEVEL": "warning",
+            "HAMI_IDENTITY": name,
+        }
+        process = await self.python(name, "-c", f"from {module} import main; main()", environ=environ)
+        self._ports[name] = await process.ready(timeout_seconds=60)
+        return self._ports[name]
+
+    async def able(self, name: str) -> None:
+        """Wait until a service is able to do its job."""
+        url = f"http://127.0.0.1:{self._ports[name]['health']}/readyz"
+        async with aiohttp.ClientSession() as session:
+
+            async def ready() -> bool:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get(url) as answer:
+                        return answer.status == 200
+                return False
+
+            await self._plane.until(ready, name, "it is not ready", seconds=LONGEST_SECONDS)
+
+    async def start_again(self, name: str) -> float:
+        """Stop a service, start it again, and return the seconds until it was able."""
+        process = self._plane.processes[name]
+        await process.stop(grace_seconds=10)
+        begin = time.monotonic()
+        await process.start()
+        self._ports[name] = await process.ready(timeout_seconds=LONGEST_SECONDS)
+        await self.able(name)
+        return time.monotonic() - begin
+
+    async def nats(self) -> str:
+        """Start a NATS server, and return its URL."""
+        port = ports.free()
+        program = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:/usr/bin:/usr/local/bin") or "nats-server"
+        store = str(self._plane.folder / "jetstream")
+        command = [program, "--addr", "127.0.0.1", "--port", str(port), "--jetstream", "--store_dir", store]
+        process = ManagedProcess("nats", command, folder=self._plane.folder, environ={})
+        self._plane.processes["nats"] = process
+        await process.start()
+        return f"nats://127.0.0.1:{port}"
+
+    @asynccontextmanager
+    async def kube_scheduler(self, extender: Extender) -> AsyncIterator[None]:
+        """A kube-scheduler that asks ``extender``."""
+        body = scheduler_configuration.kube_scheduler(Catalog().managed_resources)
+        body["clientConnection"]["kubeconfig"] = str(self._plane.kubeconfig("kube-scheduler"))
+        body["leaderElection"] = {"leaderElect": False}
+        body["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{extender.port}"
+        if not extender.plays_kubelet:
+            del body["extenders"][0]["prioritizeVerb"], body["extenders"][0]["preemptVerb"]
+        path = self._plane.folder / f"kube-scheduler-{extender.name}.yaml"
+        path.write_bytes(msgspec.yaml.encode(body))
+        process = await self._plane.start_program("kube-scheduler", "--config", str(path), "--secure-port", "0")
+        await asyncio.sleep(3)
+        yield
+        await process.stop(grace_seconds=10)
+
+
+async def make_nodes(session: aiohttp.ClientSession, count: int) -> None:
+    """Nodes as API objects, registered and ready, as the registry and kubelet would have written them."""
+    resources = {"cpu": "64", "memory": "512Gi", "pods": "500", "nvidia.com/gpu": str(CARDS * 10)}
+    status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
+
+    async def make(name: str, annotations: dict[str, str]) -> None:
+        own = {**annotations, keys.generation("nvidia"): str(_heartbeats.GENERATION)}
+        own[keys.handshake("nvidia")] = f"Reported {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
+        await _done(session.post("/api/v1/nodes", json={"metadata": {"name": name, "annotations": own}}))
+        path = f"/api/v1/nodes/{name}"
+        await _done(session.patch(f"{path}/status", data=msgspec.json.encode({"status": status}), headers=STRATEGIC))
+        await _done(session.patch(path, data=b'{"spec":{"taints":null}}', headers=MERGE))
+
+    await _some_at_a_time(
+        (lambda node=node: make(node.metadata.name, dict(node.metadata.annotations)) for node in _world.nodes(count, CARDS)), 32
+    )
+
+
+async def place(session: aiohttp.ClientSession, bus: Bus, tag: str, count: int, extender: Extender) -> Round:
+    """Create ``count`` pods and wait until the last is bound; where kubelet is played, until the last is recorded as allocated too."""
+    created: dict[str, float] = {}
+    bound: dict[str, float] = {}
+    all_bound = asyncio.Event()
+    reporting: set[asyncio.Task[None]] = set()
+    listing = await (await session.get(PODS, params={"limit": "1"})).json()
+    before = await calls(session)
+    decoder = msgspec.json.Decoder(_Event)
+
+    async def follow() -> None:
+        query = {"watch": "1", "resourceVersion": listing["metadata"]["resourceVersion"]}
+        async with session.get(PODS, params=query, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20) as response:
+            async for line in response.content:
+                pod = decoder.decode(line).object
+                name = pod.metadata.name
+                if name in created and pod.spec.node_name and name not in bound:
+                    bound[name] = time.monotonic()
+                    if extender.plays_kubelet:
+                        task = asyncio.create_task(allocated(bus, pod))
+                        reporting.add(task)
+                        task.add_done_callback(reporting.discard)
+                    if len(bound) == count:
+                        all_bound.set()
+
+    async def create(number: int) -> None:
+        name = f"{tag}-{number}"
+        created[name] = time.monotonic()
+        await _done(session.post(PODS, json=_pod(name)))
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0.3)
+    begin = time.monotonic()
+    await _some_at_a_time((lambda number=number: create(number) for number in range(count)), AT_ONCE)
+    async with asyncio.timeout(LONGEST_SECONDS):
+        await all_bound.wait()
+    last = max(bound.values())
+    await asyncio.gather(*reporting)
+    await asyncio.sleep(1.0)
+    following.cancel()
+    await asyncio.wait([following])
+    after = await calls(session)
+    ours = ("pods/binding POST", "pods PATCH", "pods GET", "pods PUT")
+    spent = sum(after.get(key, 0) - before.get(key, 0) for key in ours)
+    return Round(count / (last - begin), [bound[name] - created[name] for name in bound], spent / count)
+
+
+async def allocated(bus: Bus, pod: _Object) -> None:
+    """Say what a node's agent says once kubelet has asked it."""
+    ref = PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
+    event = AllocationSucceeded(pod=ref, node=pod.spec.node_name)
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    await bus.publish(seal(event, event_id=f"{ref.uid}-success", source="/hami/node-agent/benchmark", time=now, by_agent=True))
+
+
+async def clear(session: aiohttp.ClientSession) -> None:
+    """Remove all pods, without waiting for a kubelet that is not there."""
+    await _done(session.delete(PODS, json={"gracePeriodSeconds": 0, "propagationPolicy": "Background"}))
+    await asyncio.sleep(2.0)
+
+
+async def calls(session: aiohttp.ClientSession) -> dict[str, float]:
+    """How often the API server was called, by resource and verb, lists and watches apart."""
+    counted: dict[str, float] = {}
+    async with session.get("/metrics") as answer:
+        text = await answer.text()
+    for labels, value in _METRIC.findall(text):
+        known = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        resource = known["resource"] + (f"/{known['subresource']}" if known["subresource"] else "")
+        key = f"{resource} {known['verb']}"
+        counted[key] = counted.get(key, 0) + float(value)
+    return counted
+
+
+def memory_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def _pod(name: str) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "10"}
+    container = {"name": "main", "image": "x", "resources": {"limits": limits}}
+    spec = {"schedulerName": "hami-scheduler", "automountServiceAccountToken": False, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+async def _done(request: Any) -> None:
+    async with request as answer:
+        text = await answer.text()
+        if answer.status not in (200, 201):
+            raise RuntimeError(f"{answer.method} {answer.url.path}: {answer.status} {text[:500]}")
+
+
+async def _some_at_a_time(works: Iterable[Callable[[], Awaitable[None]]], width: int) -> None:
+    waiting = iter(works)
+
+    async def worker() -> None:
+        for work in waiting:
+            await work()
+
+    await asyncio.gather(*(worker() for _ in range(width)))

@@ -1,0 +1,258 @@
+"""A cluster, an extender whose answers a test decides, and between them the stand-in (in virtual time) or a real kube-scheduler (``-m cluster``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from hami_protocol.devices import PodRef
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import pod_ref
+from hami_rig.processes import ManagedProcess
+from hami_rig.scheduler import configuration
+from hami_rig.scheduler.extender import CallTransport, Extender, ExtenderError
+from hami_rig.scheduler.stand_in import KubeScheduler
+from hami_runtime import virtual
+from hami_runtime.clock import Clock, SystemClock
+from hami_runtime.http import serve_app
+from hami_runtime.kube import http
+from hami_runtime.kube.cluster import EVENTS, NODES, PODS, AlreadyExists, Cluster, Kind
+from hami_runtime.kube.memory import MemoryCluster
+from hami_runtime.kube.store import ObjectStore
+from hami_runtime.virtual import VirtualClock
+from tests.cluster.harness import building
+
+GPU = "nvidia.com/gpu"
+VERBS = ("filter", "prioritize", "preempt", "bind")
+LONGEST_REAL_PAUSE_SECONDS = 12.0
+PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
+    api_version="scheduling.k8s.io/v1", kind="PriorityClass", plural="priorityclasses", namespaced=False, type=dict
+)
+
+
+class World:
+    """What a story sees. ``filter``, ``prioritize``, ``preempt`` and ``bind`` are the extender's answers; ``calls`` is what it was asked."""
+
+    patient = True
+    """Whether hours may pass: in virtual time they cost nothing."""
+
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self.cluster = cluster
+        self.clock = clock
+        self.calls: list[tuple[str, float, dict[str, Any]]] = []
+        self.filter: Callable[[dict[str, Any]], Any] = lambda body: {"NodeNames": body["NodeNames"]}
+        self.prioritize: Callable[[dict[str, Any]], Any] = lambda body: []
+        self.preempt: Callable[[dict[str, Any]], Any] = lambda body: {"NodeNameToMetaVictims": body["NodeNameToMetaVictims"]}
+        self.bind: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]] = self.post_binding
+
+    async def answer(self, verb: str, body: bytes) -> bytes:
+        """The extender's answer.
+
+        Raises:
+            ExtenderError: it is to be away.
+        """
+        decoded = msgspec.json.decode(body)
+        self.calls.append((verb, self.clock.monotonic(), decoded))
+        await asyncio.sleep(0.001)
+        answer = await self.bind(decoded) if verb == "bind" else getattr(self, verb)(decoded)
+        return msgspec.json.encode(answer)
+
+    async def post_binding(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What a good extender does at bind."""
+        pod = await self.cluster.get(PODS, body["PodName"], namespace=body["PodNamespace"])
+        await self.cluster.bind(pod_ref(pod), body["Node"], annotations={}, labels={})
+        return {"Error": ""}
+
+    async def pause(self, seconds: float) -> None:
+        """Let time pass; a real scheduler is given a little more than the stand-in needs, and less than hours."""
+        await asyncio.sleep(seconds)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The scheduler runs."""
+        raise NotImplementedError
+        yield
+
+    def times(self, verb: str) -> list[float]:
+        """When the extender was called, to a tenth of a second."""
+        return [round(time, 1) for name, time, _ in self.calls if name == verb]
+
+    async def add_node(self, name: str, **allocatable: str) -> None:
+        """A node that is ready."""
+        resources = {"cpu": "4", "memory": "8Gi", "pods": "10", **allocatable}
+        ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+        status = {"allocatable": resources, "capacity": resources, "conditions": ready}
+        await self.cluster.create(NODES, {"metadata": {"name": name}})
+        await self.cluster.patch(NODES, name, {"status": status}, subresource="status")
+        await self.cluster.patch(NODES, name, {"spec": {"taints": None}})
+
+    async def add_pod(self, name: str, *, gpu: bool = True, priority: int = 0, cpu: str = "", scheduler: str = "hami-scheduler") -> None:
+        """A pod, created."""
+        limits = {**({GPU: "1"} if gpu else {}), **({"cpu": cpu} if cpu else {})}
+        containers = [{"name": "c", "image": "x", "resources": {"limits": limits, "requests": limits}}]
+        spec = {"schedulerName": scheduler, "containers": containers, **await self.of_priority(priority)}
+        metadata = {"name": name, "namespace": "default"}
+        await self.cluster.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}, namespace="default")
+
+    async def of_priority(self, priority: int) -> dict[str, Any]:
+        """What a pod's spec says of its priority."""
+        return {"priority": priority}
+
+    async def pod(self, name: str) -> Pod:
+        """One pod."""
+        return await self.cluster.get(PODS, name, namespace="default")
+
+    async def ref(self, name: str) -> PodRef:
+        """One pod's reference."""
+        return pod_ref(await self.pod(name))
+
+    async def condition(self, name: str) -> tuple[str, str, str]:
+        """A pod's condition PodScheduled: status, reason, message."""
+        for each in (await self.pod(name)).status.conditions or ():
+            if each.type == "PodScheduled":
+                return each.status, each.reason or "", each.message or ""
+        return "", "", ""
+
+    async def events(self) -> list[tuple[str, str]]:
+        """Reasons and messages of all Events about pods."""
+        return [(event["reason"], event["message"]) for event in (await self.cluster.list(EVENTS, namespace="default")).items]
+
+
+class StandIn(World):
+    """The stand-in, on a cluster in memory."""
+
+    def __init__(self) -> None:
+        clock = VirtualClock()
+        super().__init__(MemoryCluster(ObjectStore(now=clock.utc, rng=random.Random(1))), clock)
+        verbs = {verb: self._call(verb) for verb in VERBS}
+        text = msgspec.json.encode(configuration.generate([GPU], extender_url="http://extender")).decode()
+        config = configuration.load(text)
+        self._scheduler = KubeScheduler(
+            self.cluster, self.clock, config, Extender(config.extenders[0], CallTransport(verbs)), rng=random.Random(2)
+        )
+
+    def _call(self, verb: str) -> Callable[[bytes], Awaitable[bytes]]:
+        async def call(body: bytes) -> bytes:
+            return await self.answer(verb, body)
+
+        return call
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        task = asyncio.create_task(self._scheduler.run(stop))
+        await asyncio.sleep(0.5)
+        yield
+        stop.set()
+        await task
+
+
+class Real(World):
+    """Kubernetes' own kube-scheduler, on a real API server that is cleared before."""
+
+    patient = False
+
+    def __init__(self, cluster: Cluster, kubeconfig: Path, folder: Path) -> None:
+        super().__init__(cluster, SystemClock())
+        self._kubeconfig = kubeconfig
+        self._folder = folder
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds + 0.7, LONGEST_REAL_PAUSE_SECONDS))
+
+    async def of_priority(self, priority: int) -> dict[str, Any]:
+        if not priority:
+            return {}
+        name = f"contract-{priority}"
+        with contextlib.suppress(AlreadyExists):
+            await self.cluster.create(PRIORITY_CLASSES, {"metadata": {"name": name}, "value": priority})
+        return {"priorityClassName": name}
+
+    async def clear(self) -> None:
+        """Remove all nodes and the pods and Events of the namespace default."""
+        for pod in (await self.cluster.list(PODS, namespace="default")).items:
+            await self.cluster.delete(PODS, pod.metadata.name, namespace="default", grace_seconds=0)
+        for node in (await self.cluster.list(NODES)).items:
+            await self.cluster.delete(NODES, node.metadata.name)
+        for event in (await self.cluster.list(EVENTS, namespace="default")).items:
+            await self.cluster.delete(EVENTS, event["metadata"]["name"], namespace="default")
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        try:
+            answer = await self.answer(request.match_info["verb"], await request.read())
+        except ExtenderError as exc:
+            return web.Response(status=500, text=str(exc))
+        return web.Response(body=answer, content_type="application/json")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        application = web.Application()
+        application.router.add_post("/{verb}", self._handle)
+        async with serve_app(application, "127.0.0.1", 0) as port:
+            body = configuration.generate([GPU], extender_url=f"http://127.0.0.1:{port}")
+            body |= {
+                "leaderElection": {"leaderElect": False},
+                "clientConnection": {"kubeconfig": str(self._kubeconfig), "qps": 1000, "burst": 2000},
+            }
+            path = self._folder / "kube-scheduler.yaml"
+            path.write_bytes(msgspec.yaml.encode(body))
+            program = str(await asyncio.to_thread(building.binaries) / "kube-scheduler")
+            environ = {key: value for key, value in os.environ.items() if not key.startswith("HAMI_")}
+            process = ManagedProcess(
+                "kube-scheduler", [program, "--config", str(path), "--secure-port", "0"], folder=self._folder, environ=environ
+            )
+            await process.start()
+            try:
+                await self._looks(process)
+                yield
+            finally:
+                await process.stop(grace_seconds=5)
+
+    async def _looks(self, process: ManagedProcess) -> None:
+        """Wait until it schedules: a pod without anything of ours is bound to a node that is there."""
+        await self.add_pod("probe", gpu=False)
+        async with asyncio.timeout(30):
+            while not (await self.pod("probe")).spec.node_name:
+                assert process.pid, process.obituary()
+                await asyncio.sleep(0.1)
+        await self.cluster.delete(PODS, "probe", namespace="default", grace_seconds=0)
+        for event in (await self.cluster.list(EVENTS, namespace="default")).items:
+            await self.cluster.delete(EVENTS, event["metadata"]["name"], namespace="default")
+        self.calls.clear()
+
+
+Story = Callable[[World], Awaitable[None]]
+Play = Callable[[Story], None]
+
+
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.cluster)])
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
+    """Runs a story on this test's subject."""
+    if request.param == "stand-in":
+        return lambda story: virtual.run(_on_stand_in(story))
+    kubeconfig: Path = request.getfixturevalue("real_kubeconfig")
+    return lambda story: asyncio.run(_on_real(story, kubeconfig, tmp_path))
+
+
+async def _on_stand_in(story: Story) -> None:
+    await story(StandIn())
+
+
+async def _on_real(story: Story, kubeconfig: Path, folder: Path) -> None:
+    async with http.connect(str(kubeconfig), user_agent="hami-test") as cluster:
+        world = Real(cluster, kubeconfig, folder)
+        await world.clear()
+        try:
+            await story(world)
+        finally:
+            await world.clear()
