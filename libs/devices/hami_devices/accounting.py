@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hami_devices.model import Charge
-from hami_protocol.devices import ContainerKind, DeviceShare, VendorAssignment
+from hami_protocol.devices import ContainerKind, DeviceShare, MigInstance, VendorAssignment
 
 Slot = tuple[str, str]
 """Vendor and UUID."""
@@ -22,12 +22,13 @@ NOTHING: Amount = (0, 0, 0, "")
 class Account:
     """Adds up one pod's containers, in their order (init containers first)."""
 
-    __slots__ = ("_peak", "running")
+    __slots__ = ("_instances", "_peak", "running")
 
     def __init__(self) -> None:
         self.running: dict[Slot, Amount] = {}
         """What sidecars and applications so far hold at once."""
         self._peak: dict[Slot, Amount] = {}
+        self._instances: dict[Slot, tuple[MigInstance, ...]] = {}
 
     def add(self, kind: ContainerKind, vendor: str, shares: Iterable[DeviceShare]) -> None:
         """Charge one container with its shares of one vendor."""
@@ -35,6 +36,8 @@ class Account:
         for share in shares:
             slot = (vendor, share.uuid)
             slots, memory_mib, cores, mark = held.get(slot, NOTHING)
+            if share.instance is not None:
+                self._instances[slot] = (*self._instances.get(slot, ()), share.instance)
             held[slot] = (slots + share.slots, memory_mib + share.memory_mib, cores + share.cores, share.mark or mark)
         if kind is ContainerKind.INIT:
             self._raise_peak(held)
@@ -47,14 +50,22 @@ class Account:
     def charges(self) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:
         """What the pod is charged while init containers may run, and when they are over; each by vendor and UUID."""
         self._raise_peak(self.running)
-        return _as_charges(self._peak), _as_charges(self.running)
+        running = dict.fromkeys(self._instances, NOTHING) | self.running if self._instances else self.running
+        return self._as_charges(self._peak), self._as_charges(running)
 
-
-def _as_charges(held: dict[Slot, Amount]) -> tuple[Charge, ...]:
-    return tuple(
-        Charge(uuid=uuid, vendor=vendor, shares=slots, memory_mib=memory_mib, cores=cores, mark=mark)
-        for (vendor, uuid), (slots, memory_mib, cores, mark) in sorted(held.items())
-    )
+    def _as_charges(self, held: dict[Slot, Amount]) -> tuple[Charge, ...]:
+        return tuple(
+            Charge(
+                uuid=slot[1],
+                vendor=slot[0],
+                shares=slots,
+                memory_mib=memory_mib,
+                cores=cores,
+                mark=mark,
+                instances=self._instances.get(slot, ()),
+            )
+            for slot, (slots, memory_mib, cores, mark) in sorted(held.items())
+        )
 
 
 def charges_of(assignments: Sequence[VendorAssignment]) -> tuple[tuple[Charge, ...], tuple[Charge, ...]]:

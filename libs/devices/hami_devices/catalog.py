@@ -141,6 +141,8 @@ class Catalog:
         for given in assignments:
             text = assignment.encode(given)
             annotations.update(dict.fromkeys(self.vendor(given.vendor).assignment_keys, text))
+        if text := records.instances_text(assignments):
+            annotations[keys.MIG_ALLOCATIONS] = text
         return annotations
 
     def plugin_annotations(

@@ -8,12 +8,12 @@ devices are given does not matter. The scheduler's columns answer the same for a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from hami_devices import mig
 from hami_devices.accounting import Account
 from hami_devices.model import Charge, DeviceRequest, DeviceState, PodRequest, Reason, Selectors, Weights
-from hami_devices.nvidia import MIG_MODE
 from hami_devices.order import Order, in_order, read_order
 from hami_devices.reasons import Misfit
 from hami_devices.rules import Choice, Demand, Outcome, Picked, Rules
@@ -55,9 +55,9 @@ def fit_device(state: DeviceState, request: DeviceRequest, *, selectors: Selecto
         return Reason.EXCLUSIVE
     if device.memory_mib - state.used_memory_mib < need.memory_mib:
         return Reason.MEMORY
-    if not need.ignores_cores and (reason := _cores_misfit(state, need.cores)) is not None:
-        return reason
-    return Reason.MIG if device.mode == MIG_MODE else None
+    if need.ignores_cores:
+        return None
+    return _cores_misfit(state, need.cores)
 
 
 def _not_meant(state: DeviceState, request: DeviceRequest, selectors: Selectors) -> Reason | None:
@@ -78,7 +78,25 @@ def demand(state: DeviceState, request: DeviceRequest) -> Demand | Reason:
     """What one share of ``request`` takes of the device; why the device cannot give it, where the vendor says so."""
     if request.rules.demand is not None:
         return request.rules.demand(state, request)
+    if state.device.mode == mig.MODE:
+        return _instance(state, request)
     return Demand(memory_mib=request.memory_on(state.device.memory_mib), cores=request.cores)
+
+
+def _instance(state: DeviceState, request: DeviceRequest) -> Demand | Reason:
+    """Which MIG instance a share becomes; its memory and cores are what is booked. A card with a share of which nobody knows where it lies is out."""
+    held = mig.marked(state.marks)
+    if len(held) < state.used_shares:
+        return Reason.HEALTH
+    profiles = state.device.mig_profiles
+    memory_mib = request.memory_on(state.device.memory_mib)
+    if request.whole:  # the largest is what the card has left beside its own needs
+        memory_mib = min(memory_mib, max((profile.memory_mib for profile in profiles), default=memory_mib))
+    found = mig.choose(profiles, held, memory_mib)
+    if found is None:
+        return Reason.MIG
+    profile, instance = found
+    return Demand(memory_mib=profile.memory_mib, cores=profile.cores, instance=instance)
 
 
 def _cores_misfit(state: DeviceState, cores: int) -> Reason | None:
@@ -125,9 +143,9 @@ def fit_container(
             counts[reason] = counts.get(reason, 0) + 1
             continue
         group = groups.setdefault(state.device.numa if selectors.numa_bind else 0, [])
-        group.append(state)
-        if not order.linked and request.rules.pick is None and len(group) == request.count:
-            return tuple(group)
+        group.extend(_times(state, request, selectors))
+        if not order.linked and request.rules.pick is None and len(group) >= request.count:
+            return tuple(group[: request.count])
     for group in groups.values():
         if len(group) >= request.count:
             picked = _picked(tried, group, request, pair_scores or {})
@@ -141,6 +159,18 @@ def fit_container(
     if most:
         counts[Reason.PARTIAL] = most
     return Misfit(counts=counts, devices=tuple(tried), request=request, selectors=selectors, container=container)
+
+
+def _times(state: DeviceState, request: DeviceRequest, selectors: Selectors) -> Iterator[DeviceState]:
+    """The device, as often as one container may have a share of it: once, unless each share is a MIG instance of its own."""
+    yield state
+    if state.device.mode != mig.MODE:
+        return
+    for _ in range(1, request.count):
+        state = charged(state, share_of(state, request))
+        if fit_device(state, request, selectors=selectors) is not None:
+            return
+        yield state
 
 
 def _picked(tried: Sequence[DeviceState], fitting: Sequence[DeviceState], request: DeviceRequest, pair_scores: PairScores) -> Picked:
@@ -167,7 +197,7 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
             candidates = [state for state in running.values() if state.vendor == vendor]
             if not candidates:
                 return Misfit.bare(Reason.UNREGISTERED, asked, container.name)
-            if len(candidates) < asked.count:
+            if sum(state.device.shares if state.device.mode == mig.MODE else 1 for state in candidates) < asked.count:
                 return Misfit.bare(Reason.DEVICE_COUNT, asked, container.name, devices=tuple(candidates))
             selectors = request.selectors.get(vendor, _ANY)
             chosen = fit_container(
@@ -186,8 +216,12 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
             held.setdefault(vendor, {})[place] = shares
             chosen_by.setdefault(vendor, []).append(chosen)
             account.add(container.kind, vendor, shares)
-            if container.kind is not ContainerKind.INIT:
-                running.update({(vendor, state.device.uuid): charged(state, share) for state, share in zip(chosen, shares, strict=True)})
+            for state, share in zip(chosen, shares, strict=True):
+                if container.kind is not ContainerKind.INIT:
+                    running[vendor, share.uuid] = charged(state, share)
+                elif share.instance is not None:  # which is there until the pod has ended
+                    before = running[vendor, share.uuid]
+                    running[vendor, share.uuid] = dataclasses.replace(before, marks=with_mark(before.marks, mig.mark(share.instance), 1))
     charges, running_charges = account.charges()
     return NodeFit(
         assignments=tuple(_assignment(request, vendor, shares) for vendor, shares in held.items()),
@@ -218,13 +252,18 @@ def _boards_in_use(states: Iterable[DeviceState], rules: Rules) -> frozenset[str
     return frozenset(board for state in states if state.used_shares and (board := _board(state, rules)))
 
 
+def with_mark(marks: tuple[tuple[str, int], ...], mark: str, slots: int) -> tuple[tuple[str, int], ...]:
+    """``marks`` with so many more slots marked so; a negative number takes them off."""
+    counts = dict(marks)
+    counts[mark] = counts.get(mark, 0) + slots
+    return tuple(sorted((each, count) for each, count in counts.items() if count))
+
+
 def charged(state: DeviceState, share: DeviceShare) -> DeviceState:
     """The device with one more share on it."""
-    marks = state.marks
-    if share.mark:
-        counts = dict(marks)
-        counts[share.mark] = counts.get(share.mark, 0) + share.slots
-        marks = tuple(sorted(counts.items()))
+    marks = with_mark(state.marks, share.mark, share.slots) if share.mark else state.marks
+    if share.instance is not None:
+        marks = with_mark(marks, mig.mark(share.instance), 1)
     return dataclasses.replace(
         state,
         used_shares=state.used_shares + share.slots,
@@ -250,6 +289,7 @@ def share_of(state: DeviceState, request: DeviceRequest) -> DeviceShare:
         cores=need.cores,
         slots=need.slots,
         mark=need.mark,
+        instance=need.instance,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hami_devices.rules import PLAIN, Rules
-from hami_protocol.devices import ContainerKind, RegisteredDevice
+from hami_protocol.devices import ContainerKind, MigInstance, RegisteredDevice
 
 
 class Reason(StrEnum):
@@ -149,3 +149,5 @@ class Charge:
     cores: int
     mark: str = ""
     """How the pod uses it, in the vendor's own words."""
+    instances: tuple[MigInstance, ...] = ()
+    """The MIG instances that it holds there, for as long as it lives: also those of init containers that are over."""

@@ -8,7 +8,6 @@ from hami_protocol import keys
 
 NAME = "NVIDIA"
 DEVICE_TYPE = "nvidia"
-MIG_MODE = "mig"
 
 
 def vendor(config: NvidiaConfig) -> Vendor:

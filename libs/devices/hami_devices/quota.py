@@ -176,7 +176,7 @@ def totals_of(
         for container in assignment.containers:
             beside = held
             for share in container.shares:
-                beside = _sum(beside, (1, share.memory_mib, share.cores))
+                beside = _sum(beside, (share.slots, share.memory_mib, share.cores))
             if container.kind is ContainerKind.INIT:
                 peak[assignment.vendor] = _larger(peak.get(assignment.vendor, NOTHING), beside)
             else:

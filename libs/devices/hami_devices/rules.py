@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hami_protocol.devices import MigInstance
+
 if TYPE_CHECKING:
     from hami_devices.model import DeviceRequest, DeviceState, PodRequest, Reason
 
@@ -24,6 +26,8 @@ class Demand(NamedTuple):
     """How it uses the device, in the vendor's own words, where others on it must know."""
     ignores_cores: bool = False
     """Cores are neither booked nor looked at."""
+    instance: MigInstance | None = None
+    """Which part of the card it becomes, where the card is cut into MIG instances."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

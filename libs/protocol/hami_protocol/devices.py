@@ -35,6 +35,13 @@ class Placement(Struct, frozen=True, kw_only=True):
     size: Annotated[int, Meta(ge=1, le=64)]
 
 
+class MigInstance(Struct, frozen=True, kw_only=True):
+    """A part of a card that is cut off as MIG instance."""
+
+    profile: str
+    placement: Placement
+
+
 class MigProfile(Struct, frozen=True, kw_only=True, rename="camel"):
     """A MIG profile that a card offers."""
 
@@ -77,6 +84,8 @@ class DeviceShare(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     """How many of the device's shares it takes."""
     mark: str = ""
     """How it is used, in the vendor's own words, where others on the device must know."""
+    instance: MigInstance | None = None
+    """Which part of the card it is, where the card is cut into MIG instances."""
 
 
 class ContainerKind(StrEnum):

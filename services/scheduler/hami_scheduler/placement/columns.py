@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from hami_devices import mig
 from hami_devices.fit import WHOLE_CORES
 from hami_devices.model import UNRESOLVABLE, DeviceRequest, PodRequest, Reason, Selectors, Weights
-from hami_devices.nvidia import MIG_MODE
 from hami_devices.order import Key, Order, read_order
 from hami_devices.reasons import Misfit, render
 from hami_devices.scores import SCALE
@@ -146,8 +146,6 @@ class _Devices:
 
     def _checks(self, request: DeviceRequest, selectors: Selectors, exclusive: bool) -> Iterator[tuple[Reason, Flags]]:
         table = self.table
-        if table.mig_count:
-            yield Reason.MIG, np.array([mode == MIG_MODE for mode in table.modes])[self.column("mode")]
         if request.cores:
             if request.cores == WHOLE_CORES:
                 yield Reason.EXCLUSIVE, (self.total_cores == WHOLE_CORES) & (self.used_shares > 0)
@@ -249,7 +247,7 @@ class _Walk:
             self._devices[vendor] = _Devices(table, view)
 
     def _exactly(self, steps: int) -> None:
-        """Where links, or a vendor's own rules, choose the devices, ask the specification."""
+        """Where links, or a vendor's own rules, choose the devices, or cards are cut into instances, ask the specification."""
         if steps > 1 and read_order(self._request.device_policy, False).linked:
             numbers = np.arange(self._state.width)[self._verdicts.view]
             for place in np.flatnonzero(self._alive):
@@ -260,11 +258,13 @@ class _Walk:
             for each in container.requests:
                 asked.setdefault(each.vendor, []).append(each)
         if any(requests[0].rules.matter([each.count for each in requests]) for requests in asked.values()):
-            self._by_situation()
+            self._by_situation(self._alive)
+        elif (cut := self._cut()) is not None:
+            self._by_situation(self._alive & cut)
 
-    def _by_situation(self) -> None:
+    def _by_situation(self, which: Flags) -> None:
         """Ask the specification once for all nodes that are in the same situation."""
-        places = np.flatnonzero(self._alive)
+        places = np.flatnonzero(which)
         if not places.size:
             return
         rows = [devices.situation(self._request.selectors.get(name, _ANY), places) for name, devices in self._devices.items()]
@@ -281,6 +281,16 @@ class _Walk:
         else:
             self._verdicts.bonus[places] = judged.bonus
         self._alive[places] = False
+
+    def _cut(self) -> Flags | None:
+        """Nodes with cards that are cut into MIG instances; None where there are none."""
+        cut: Flags | None = None
+        for devices in self._devices.values():
+            if devices.table.mig_count:
+                there = np.array([mode == mig.MODE for mode in devices.table.modes])[devices.column("mode")]
+                there = (there & (np.arange(devices.table.places)[:, None] < devices.count)).any(axis=0)
+                cut = there if cut is None else cut | there
+        return cut
 
     def _step(self, asked: DeviceRequest, keeps: bool) -> None:
         devices = self._devices[asked.vendor]

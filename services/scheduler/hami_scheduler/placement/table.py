@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from hami_devices import mig
+from hami_devices.fit import with_mark
 from hami_devices.model import Charge, DeviceState
-from hami_devices.nvidia import MIG_MODE
 from hami_protocol.devices import RegisteredDevice
 from hami_scheduler.placement.copying import copied
 
@@ -160,7 +161,7 @@ class Table:
         self.device_count += sign
         self.unhealthy_count += sign * (not device.healthy)
         self.cordoned_count += sign * cordoned
-        self.mig_count += sign * (device.mode == MIG_MODE)
+        self.mig_count += sign * (device.mode == mig.MODE)
 
     def _clear(self, node: int) -> None:
         for place, device in enumerate(self.devices[node]):
@@ -189,19 +190,19 @@ class Table:
                 self._sums.used_memory[node] += memory
                 self._sums.used_cores[node] += cores
                 if charge.mark:
-                    self.marked[place, node] = self._mark_id(self.mark_sets[self.marked[place, node]], charge.mark, shares)
+                    self._mark(place, node, charge.mark, shares)
+                for instance in charge.instances:
+                    self._mark(place, node, mig.mark(instance), sign)
                 return
 
-    def _mark_id(self, before: tuple[tuple[str, int], ...], mark: str, slots: int) -> int:
-        """The set of marks that ``before`` becomes with so many more slots marked so."""
-        counts = dict(before)
-        counts[mark] = counts.get(mark, 0) + slots
-        after = tuple(sorted((each, count) for each, count in counts.items() if count))
+    def _mark(self, place: int, node: int, mark: str, slots: int) -> None:
+        """Mark so many more slots of a device."""
+        after = with_mark(self.mark_sets[self.marked[place, node]], mark, slots)
         found = self._mark_ids.get(after)
         if found is None:
             found = self._mark_ids[after] = len(self.mark_sets)
             self.mark_sets.append(after)
-        return found
+        self.marked[place, node] = found
 
     def at(self, uuids: Iterable[str]) -> list[tuple[int, int]]:
         """Where devices with these UUIDs stand: place and node."""
