@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +15,14 @@ from hami_protocol.subjects import ALL_GRANTS, ALL_OUTCOMES, ALLOCATIONS
 from hami_registry.outcomes import ACK_WAIT_SECONDS, DURABLE
 from hami_registry.service import Registry
 from hami_runtime import virtual
+from hami_runtime.kube.cluster import Change, Kind
 from hami_runtime.kube.memory import MemoryCluster
+from hami_runtime.lifecycle import run_until
 from hami_runtime.telemetry import OFF
 from hami_runtime.virtual import VirtualClock
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.tending import Tending
-from tests.contract.scheduler.world import World, place, ref, story
+from tests.contract.scheduler.world import World, asked, place, ref, story
 
 
 def test_a_replica_that_leads_no_more_does_not_spin_over_pods_that_it_may_not_wake() -> None:
@@ -79,3 +83,50 @@ async def test_a_grant_that_is_said_after_its_pod_was_released_is_taken_back(wor
         assert world.said()[-1] == ("PodAllocating", "p1")
         await asyncio.sleep(2.0)
         assert world.said()[-1] == ("PodReleased", "p1")
+
+
+class LateWatch(MemoryCluster):
+    """An API server whose watches are seconds behind; its lists are not."""
+
+    @asynccontextmanager
+    async def watch(self, kind: Kind[Any], **selectors: Any) -> AsyncIterator[AsyncIterator[Change[Any]]]:
+        async def late(changes: AsyncIterator[Change[Any]]) -> AsyncIterator[Change[Any]]:
+            async for change in changes:
+                await asyncio.sleep(20.0)
+                yield change
+
+        async with super().watch(kind, **selectors) as changes:
+            yield late(changes)
+
+
+@story
+async def test_a_new_leader_gives_nobody_the_room_that_the_one_before_it_gave_just_now(world: World) -> None:
+    """Its watch had not shown the pod yet, so that the card was oversold, and the grant said to have lapsed."""
+    await world.node("n1")
+    first, second = await world.pod("p1", gpu=1, gpumem=20_000), await world.pod("p2", gpu=1, gpumem=20_000)
+    first_life = AsyncExitStack()
+    leader = await first_life.enter_async_context(world.scheduler(elect="s1"))
+    await asyncio.sleep(3.0)
+    async with world.scheduler(cluster=LateWatch(world.store), elect="s2") as follower:
+        assert await place(leader, first) == "n1"
+        await first_life.aclose()
+        await asyncio.sleep(8.0)
+        assert follower.leads()
+        assert asked(follower, second).node_names is None
+
+
+def test_whoever_is_cancelled_while_what_it_waited_for_ends_is_cancelled() -> None:
+    """A cancellation at just that moment was swallowed: an informer was asked to stop, and went on for ever."""
+
+    async def ended_after(turns: int) -> bool:
+        waiting = asyncio.ensure_future(run_until(asyncio.Event(), asyncio.sleep(0)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        hears = waiting.cancel()
+        await asyncio.wait((waiting,))
+        return waiting.cancelled() == hears
+
+    async def main() -> list[bool]:
+        return [await ended_after(turns) for turns in range(1, 10)]
+
+    assert virtual.run(main()) == [True] * 9

@@ -86,11 +86,7 @@ async def until(stop: asyncio.Event, items: AsyncIterator[T]) -> AsyncIterator[T
             following = None
             yield item
     finally:
-        for future in (stopped, following):
-            if future is not None and not future.done():
-                future.cancel()
-                with suppress(asyncio.CancelledError):
-                    await future
+        await _end(stopped, *(() if following is None else (following,)))
 
 
 async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -101,11 +97,19 @@ async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> Non
         if task.done():
             task.result()
     finally:
-        for each in (task, stopped):
-            if not each.done():
-                each.cancel()
-                with suppress(asyncio.CancelledError):
-                    await each
+        await _end(task, stopped)
+
+
+async def _end(*futures: asyncio.Future[Any]) -> None:
+    """Cancel what is not done, and wait for it. Whoever cancels us meanwhile is heard: only the futures' own cancellation goes no further."""
+    late = [future for future in futures if not future.done()]
+    for future in late:
+        future.cancel()
+    if late:
+        await asyncio.wait(late)
+    for future in late:
+        if not future.cancelled():
+            future.result()
 
 
 async def sleep_until(stop: asyncio.Event, seconds: float) -> bool:

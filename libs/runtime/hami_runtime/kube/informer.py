@@ -63,6 +63,10 @@ class Informer(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._version: str | None = None
         self._connected = False
+        self._relist = asyncio.Event()
+        self._refreshes_asked = 0
+        self._refreshes_done = 0
+        self._refreshed = asyncio.Event()
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._spread = random.Random(f"{kind.plural}/{namespace}/{labels}/{fields}")  # noqa: S311 - spreads clients, keeps no secret
         self._labelled = {"kind": kind.plural}
@@ -88,10 +92,19 @@ class Informer(Generic[T]):
         """Follow until ``stop``."""
         await run_until(stop, self._follow_for_ever())
 
+    async def refresh(self) -> None:
+        """List everything anew, and return once that is taken in: whatever was written before this call is known then."""
+        self._refreshes_asked += 1
+        wanted = self._refreshes_asked
+        self._relist.set()
+        while self._refreshes_done < wanted:
+            self._refreshed.clear()
+            await self._refreshed.wait()
+
     async def _follow_for_ever(self) -> None:
         while True:
             try:
-                await self._follow()
+                await run_until(self._relist, self._follow())
             except WatchExpired as exc:
                 log.info("changes were missed, listing again", kind=self._kind.plural, reason=str(exc))
                 if self._version is None:  # it was the list that was refused
@@ -103,13 +116,19 @@ class Informer(Generic[T]):
                 await self._pause()
             finally:
                 self._connected = False
+            if self._relist.is_set():
+                self._relist.clear()
+                self._version = None
 
     async def _follow(self) -> None:
         if self._version is None:
+            refreshes = self._refreshes_asked
             listing = await self._cluster.list(self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
             self._lists.add(1, self._labelled)
             self._replace_all(listing.items)
             self._version = listing.resource_version
+            self._refreshes_done = refreshes
+            self._refreshed.set()
             self.synced.set()
         began, seen = self._clock.monotonic(), 0
         async with self._cluster.watch(
