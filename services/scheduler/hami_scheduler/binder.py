@@ -99,7 +99,9 @@ class Binder:
             written = binding.compose(pod, ref, node, assignments, catalog=self._catalog, devices=devices, time_seconds=time_seconds)
         if not self._leading():
             return self._undo(ref, node, "this replica leads no longer")
-        outcome = await binding.write(self._cluster, self._clock, written, deadline=deadline, uncertain=opened is not None)
+        outcome = await binding.write(
+            self._cluster, self._clock, written, deadline=deadline, may=self._leading, uncertain=opened is not None
+        )
         return self._settle(written, outcome)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
@@ -104,7 +104,9 @@ def is_written(binding: Binding, pod: Pod) -> bool:
     return pod.spec.node_name == binding.node and all(written.get(key, "") == binding.annotations.get(key, "") for key in binding.proof)
 
 
-async def write(cluster: api.Cluster, clock: Clock, binding: Binding, *, deadline: float, uncertain: bool = False) -> Outcome:
+async def write(
+    cluster: api.Cluster, clock: Clock, binding: Binding, *, deadline: float, may: Callable[[], bool], uncertain: bool = False
+) -> Outcome:
     """Send ``binding`` until its fate is known, or ``deadline`` (monotonic) has passed.
 
     Args:
@@ -112,6 +114,7 @@ async def write(cluster: api.Cluster, clock: Clock, binding: Binding, *, deadlin
         clock: where durations are measured.
         binding: what to write.
         deadline: when to give up.
+        may: whether another attempt may be made: not by who leads no more, whose room is another's to give.
         uncertain: an earlier attempt may have taken effect, or may still.
     """
     delay = FIRST_DELAY_SECONDS
@@ -125,6 +128,8 @@ async def write(cluster: api.Cluster, clock: Clock, binding: Binding, *, deadlin
             return Outcome(fate=Fate.UNKNOWN if uncertain else Fate.REFUSED, error=outcome.error)
         log.warning("binding not written yet", pod=str(binding.pod), node=binding.node, error=outcome.error, retry_seconds=wait_seconds)
         await asyncio.sleep(wait_seconds)
+        if not may():
+            return Outcome(fate=Fate.UNKNOWN if uncertain else Fate.REFUSED, error="this replica leads no longer")
         delay = min(LONGEST_DELAY_SECONDS, delay * 2)
 
 

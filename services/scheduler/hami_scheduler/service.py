@@ -7,6 +7,7 @@ replica leads and has read the whole cluster; until then it answers with an erro
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import structlog
 from msgspec import Struct
@@ -27,7 +28,7 @@ from hami_runtime.kube import cluster as api
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.kube.informer import Informer
 from hami_runtime.kube.lease import LeaderElector
-from hami_runtime.lifecycle import Loop, run_until, serve
+from hami_runtime.lifecycle import Loop, run_until, serve, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import dryrun, wire
@@ -154,10 +155,16 @@ class Scheduler:
             cluster,
             clock,
             pods=self.pods,
-            leading=self.leads,
+            leading=self.decides,
             caught_up=self._feeds.caught_up,
             metrics=self.metrics,
         )
+        self._begun = asyncio.Event()
+        """This replica has begun to lead, and has not read the pods since."""
+        self._knows_pods = elector is None
+        """The pods were read since it began to lead: what an earlier leader has bound is known."""
+        if elector is not None:
+            elector.on_change(self._leading_changed)
         self._binding: dict[str, asyncio.Future[str]] = {}
         self._rankings: dict[str, dict[str, int]] = {}
         self._last_attempt = 0
@@ -165,8 +172,19 @@ class Scheduler:
     # Whether it decides
 
     def leads(self) -> bool:
-        """Whether this replica decides."""
+        """Whether this replica is the leader."""
         return self._elector is None or self._elector.is_leader
+
+    def decides(self) -> bool:
+        """Whether it is, and knows all that those before it have bound."""
+        return self.leads() and self._knows_pods
+
+    def _leading_changed(self, leading: bool) -> None:
+        self._knows_pods = False
+        if leading:
+            self._begun.set()
+        else:
+            self._begun.clear()
 
     @property
     def leader(self) -> str | None:
@@ -183,7 +201,9 @@ class Scheduler:
         """Why it cannot decide now: what ``unready`` says, or that another replica leads."""
         if (unready := self.unready()) is not None:
             return unready
-        return None if self.leads() else f"this replica does not lead; {self.leader or 'nobody'} does"
+        if not self.leads():
+            return f"this replica does not lead; {self.leader or 'nobody'} does"
+        return None if self._knows_pods else "this replica has just begun to lead, and reads the pods anew"
 
     # Loops
 
@@ -204,7 +224,13 @@ class Scheduler:
             self._binder.run,
             self.locks.run,
         )
-        return own if self._elector is None else (*own, self._elector.run)
+        return own if self._elector is None else (*own, self._elector.run, self._read_pods_anew)
+
+    async def _read_pods_anew(self, stop: asyncio.Event) -> None:
+        """Whenever leading begins. The watch may be late by as much as another leader has needed to bind a pod to where there seems to be room."""
+        async for _ in until(stop, _each(self._begun)):
+            await run_until(stop, self.pods.refresh())
+            self._knows_pods = self.leads() and not self._begun.is_set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run all loops until ``stop``."""
@@ -450,3 +476,11 @@ class Scheduler:
             return {}
         found = self.picture.judge(pod_ref(pod), request, names, ranked=True)
         return priorities(found.fitting, request.node_policy) if isinstance(found, Placement) else {}
+
+
+async def _each(event: asyncio.Event) -> AsyncIterator[None]:
+    """Once for each time that ``event`` is set; it is cleared."""
+    while True:
+        await event.wait()
+        event.clear()
+        yield
