@@ -153,7 +153,7 @@ class Town:
 
     def cut_off(self, process: Process, *, api: bool, bus: bool) -> None:
         """One process loses its way to the API server, to the bus, or to both."""
-        if api:
+        if api and process in self._clients:
             self._clients[process].down()
         if bus:
             process.linked.clear()
@@ -209,7 +209,9 @@ class Town:
 
         async def main(process: Process) -> None:
             agent = NodeAgent(
-                AgentOptions(node=node.name, mode=node.mode, rules=HealthRules(good_probes=2, probation_seconds=10)),
+                AgentOptions(
+                    node=node.name, mode=node.mode, rules=HealthRules(good_probes=2, probation_seconds=10.0), probe_seconds=2.0
+                ),
                 bus=FaultyBus(self.bus, process),
                 cluster=FaultyCluster(self.client(process), process),
                 clock=self._clock_of(process),
