@@ -209,9 +209,7 @@ class Town:
 
         async def main(process: Process) -> None:
             agent = NodeAgent(
-                AgentOptions(
-                    node=node.name, mode=node.mode, rules=HealthRules(good_probes=2, probation_seconds=10.0), probe_seconds=2.0
-                ),
+                AgentOptions(node=node.name, mode=node.mode, rules=HealthRules(good_probes=2, probation_seconds=10.0), probe_seconds=2.0),
                 bus=FaultyBus(self.bus, process),
                 cluster=FaultyCluster(self.client(process), process),
                 clock=self._clock_of(process),
