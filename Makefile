@@ -82,6 +82,7 @@ protos: $(STAMP) ## Generate the gRPC stubs from our proto files
 docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAPI document, the page of departures; and manifests
 	@$(BIN)/python -m hami_protocol.schemas docs/protocol
 	@$(BIN)/python tools/departures.py > docs/departures.md
+	@$(BIN)/python -m tools.metrics_page > docs/metrics.md
 	@$(BIN)/python -m tools.manifests
 
 wheel: $(STAMP) ## Build the wheel and the sdist into dist/

@@ -37,7 +37,7 @@ def dump(objects: Iterable[dict[str, Any]]) -> str:
 
 def generated() -> dict[str, str]:
     """Every generated manifest: its path below ``deploy/kustomize`` and its text."""
-    from tools import admission_policies, nats_configuration, scheduler_configuration, webhook_configurations
+    from tools import admission_policies, nats_configuration, prometheus_rules, scheduler_configuration, webhook_configurations
 
     catalog = Catalog()
     makers: dict[str, Callable[[], str]] = {
@@ -45,6 +45,7 @@ def generated() -> dict[str, str]:
         "base/webhook/webhooks.yaml": lambda: webhook_configurations.text(catalog),
         "components/admission-policies/policies.yaml": lambda: admission_policies.text(catalog),
         "components/nats-accounts/accounts.conf": nats_configuration.text,
+        "components/prometheus-operator/rules.yaml": prometheus_rules.text,
     }
     return {path: make() for path, make in makers.items()}
 

@@ -7,8 +7,9 @@ ARG PYTHON=3.11-slim-bookworm
 
 # The shim, against glibc 2.17, so that it loads in containers of any age.
 FROM python:3.11-bookworm AS shim
-RUN pip install --no-cache-dir ziglang==0.17.1
 WORKDIR /source
+COPY requirements-shim.lock ./
+RUN sed -n '/^ziglang==/,/# via/p' requirements-shim.lock >zig.lock && pip install --no-cache-dir --require-hashes --requirement zig.lock
 COPY cshim cshim
 RUN make -C cshim PYTHON=python3 BUILD=/build "/build/release/$(uname -m)/libvgpu.so" \
     && install -D --mode=0755 "/build/release/$(uname -m)/libvgpu.so" /opt/hami/lib/libvgpu.so
