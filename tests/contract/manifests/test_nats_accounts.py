@@ -14,6 +14,7 @@ from hami_registry.outcomes import DURABLE
 from hami_runtime.bus import BusError, MessageRefused, api, jetstream, permissions
 from hami_runtime.bus.filters import matches
 from hami_runtime.bus.jetstream import JetStreamBus
+from hami_runtime.settings import ProcessSettings
 from tests.certificates import Authority
 from tests.contract.bus.conftest import NatsServer
 from tools import nats_configuration
@@ -32,10 +33,13 @@ class Bus:
         self.server = server
         self._authority = authority
 
+    def issue(self, user: str) -> tuple[Path, Path]:
+        return self._authority.issue(user, user)
+
     def tls(self, user: str | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self._authority.certificate))
         if user is not None:
-            context.load_cert_chain(*self._authority.issue(user, user))
+            context.load_cert_chain(*self.issue(user))
         return context
 
     @asynccontextmanager
@@ -182,6 +186,27 @@ async def test_who_has_a_certificate_of_another_authority_is_not_let_in(bus: Bus
     async with jetstream.connect(bus.server.url, name="stranger", tls=context) as stranger:
         await asyncio.sleep(0.5)
         assert not stranger.connected
+
+
+async def test_a_renewed_certificate_is_taken_at_the_next_connection(bus: Bus, tmp_path: Path) -> None:
+    authority, certificate, key = (tmp_path / name for name in ("mounted.ca", "mounted.crt", "mounted.key"))
+    authority.write_bytes((tmp_path / "ca.crt").read_bytes())
+
+    def mount(user: str) -> None:
+        issued, its_key = bus.issue(user)
+        certificate.write_bytes(issued.read_bytes())
+        key.write_bytes(its_key.read_bytes())
+
+    mount("hami-nobody")
+    settings = ProcessSettings(nats_url=bus.server.url, nats_ca=str(authority), nats_certificate=str(certificate), nats_key=str(key))
+    async with jetstream.connect_process(settings, name="test") as service:
+        await asyncio.sleep(0.3)
+        assert not service.connected
+        certificate.write_text("being written")
+        await asyncio.sleep(0.3)
+        mount("hami-reader")
+        async with asyncio.timeout(20):
+            await service.wait_connected()
 
 
 async def test_who_is_not_let_in_can_stop_at_any_moment(bus: Bus) -> None:

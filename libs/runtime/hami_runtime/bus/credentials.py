@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +62,23 @@ class Credentials(Struct, frozen=True, kw_only=True):
         return {"token": self.token} if self.token else {}
 
 
-def tls_context(settings: ProcessSettings) -> ssl.SSLContext | None:
-    """The TLS context that a process's settings ask for, None where they ask for none.
+def tls_context(settings: ProcessSettings) -> Callable[[], ssl.SSLContext] | None:
+    """What makes the TLS context that a process's settings ask for, None where they ask for none. It reads the files anew each time.
 
     Raises:
-        OSError: a file cannot be read.
-        ssl.SSLError: it is no certificate, or no key.
+        OSError: a file cannot be read now, or is no certificate or key.
     """
     if not settings.nats_ca:
         return None
-    context = ssl.create_default_context(cafile=settings.nats_ca)
-    if settings.nats_certificate:
-        context.load_cert_chain(settings.nats_certificate, settings.nats_key or None)
-    return context
+
+    def make() -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=settings.nats_ca)
+        if settings.nats_certificate:
+            context.load_cert_chain(settings.nats_certificate, settings.nats_key or None)
+        return context
+
+    make()  # who is told of a wrong path at the start need not look for it in the log
+    return make
 
 
 def _from_creds(name: str, text: str) -> dict[str, Any]:

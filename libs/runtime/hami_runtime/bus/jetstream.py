@@ -33,6 +33,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _CANCELLED_AGAIN_SECONDS = 0.2
 
 Handler = Callable[[bytes], Awaitable[bytes]]
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
 
 
 class JetStreamBus:
@@ -44,7 +45,7 @@ class JetStreamBus:
         *,
         name: str,
         credentials: Credentials,
-        tls: ssl.SSLContext | None,
+        tls: Tls,
         storage: str,
         replicas: int,
         telemetry: Telemetry,
@@ -172,7 +173,7 @@ class JetStreamBus:
         try:
             while True:
                 try:
-                    session = await Session.open(self._servers, name=self._name, credentials=self._credentials, tls=self._tls)
+                    session = await Session.open(self._servers, name=self._name, credentials=self._credentials, tls=self._tls_now())
                     pause_seconds = _FIRST_PAUSE_SECONDS
                     self._attempts.add(1, {"outcome": "connected"})
                     await self._use(session)
@@ -186,6 +187,14 @@ class JetStreamBus:
         finally:
             if self._session is not None:
                 await self._session.close()
+
+    def _tls_now(self) -> ssl.SSLContext | None:
+        if self._tls is None or isinstance(self._tls, ssl.SSLContext):
+            return self._tls
+        try:
+            return self._tls()
+        except OSError as exc:
+            raise BusUnavailable(f"the files for TLS to NATS cannot be read: {exc}") from exc
 
     async def _use(self, session: Session) -> None:
         """Offer a new connection to everybody and return when it has ended."""
@@ -248,7 +257,7 @@ async def connect(
     *,
     name: str,
     credentials: Credentials | None = None,
-    tls: ssl.SSLContext | None = None,
+    tls: Tls = None,
     storage: str = "file",
     replicas: int = 1,
     telemetry: Telemetry = OFF,
@@ -259,7 +268,7 @@ async def connect(
         url: one or more servers, separated by commas.
         name: shown by NATS' monitoring, as ``hami-scheduler``.
         credentials: who we are.
-        tls: for TLS.
+        tls: a context for TLS, or what makes one, which is asked at every connection: files may be rotated.
         storage: ``file`` or ``memory``, for streams that have to be made.
         replicas: of streams.
         telemetry: where connections and publishes are counted.
