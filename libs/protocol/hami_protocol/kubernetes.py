@@ -141,6 +141,7 @@ class ContainerStatus(_Object, frozen=True, kw_only=True):
     ready: bool = False
     started: bool | None = None
     restart_count: int = 0
+    container_id: str = field(default="", name="containerID")
     state: ContainerState | None = None
     last_state: ContainerState | None = None
 

@@ -23,9 +23,13 @@ from hami_node_agent.granting import Granting, GrantPolicy
 from hami_node_agent.grants_view import GrantsView
 from hami_node_agent.hardware import Hardware
 from hami_node_agent.health import HealthRules
+from hami_node_agent.host_processes import HostProcesses, NoProcesses
 from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.journal import Journal
 from hami_node_agent.kubelet_records import KubeletRecords
+from hami_node_agent.mig_hardware import MigHardware
+from hami_node_agent.mig_instances import MigInstances
+from hami_node_agent.monitor import Monitor
 from hami_node_agent.needs import HostPaths, Shim
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods, annotated
@@ -88,7 +92,9 @@ class NodeAgent:
         catalog: Catalog,
         driver: Callable[[], DriverEdits] = DriverEdits,
         shim: Callable[[], Shim] = Shim,
+        processes: HostProcesses | None = None,
         new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+        mig: MigHardware | None = None,
         telemetry: Telemetry = OFF,
     ) -> None:
         vendor = catalog.by_device_type(options.device_type)
@@ -108,6 +114,7 @@ class NodeAgent:
         self._clock = clock
         self._shim = shim
         self._telemetry = telemetry
+        self._instances = MigInstances(mig, pods=self.pods, journal=self.journal)
         granting = Granting(
             node=options.node,
             vendor=vendor,
@@ -121,6 +128,7 @@ class NodeAgent:
             paths=options.paths,
             shim=shim,
             policy=options.policy,
+            instances=self._instances,
             telemetry=telemetry,
         )
         self._mode: CdiMode | EnvvarMode
@@ -152,6 +160,19 @@ class NodeAgent:
             cdi_folder=options.cdi_folder,
             forget=self._starting.ended,
             catch_up=lambda: granting.say_again(self.pods),
+        )
+        self.monitor = Monitor(
+            node=options.node,
+            pods=self.pods,
+            devices=self.devices,
+            hardware=hardware,
+            processes=processes or NoProcesses(),
+            files=files,
+            paths=options.paths,
+            bus=bus,
+            clock=clock,
+            recorder=self.recorder,
+            telemetry=telemetry,
         )
         self.registration = Registration(
             bus=bus,
@@ -186,6 +207,7 @@ class NodeAgent:
             self.flag_running_pods,
             self.report_devices,
             self._cleanup.run,
+            self._instances.run,
         )
 
     @property

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from hami_devices import mig
 from hami_node_agent.hardware import Inventory, PhysicalDevice
 from hami_node_agent.sharing import Sharing, scaled
-from hami_protocol.devices import RegisteredDevice
+from hami_protocol.devices import MigProfile, RegisteredDevice
 from hami_protocol.registration import clean
 
 _UUID_DASHES: Final = 6
@@ -34,6 +35,8 @@ def nvidia_type(name: str) -> str:
 
 def registered(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, str]) -> tuple[RegisteredDevice, ...]:
     """What the scheduler is told, by index. ``unhealthy`` holds why a card is out, by UUID; a card with a fault is out too."""
+    if sharing.mode == mig.MODE:
+        return tuple(_cut(device, sharing, unhealthy) for device, _ in _usable(inventory, sharing))
     return tuple(
         RegisteredDevice(
             uuid=device.uuid,
@@ -49,6 +52,29 @@ def registered(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, s
         )
         for device, memory_mib in _usable(inventory, sharing)
     )
+
+
+def _cut(device: PhysicalDevice, sharing: Sharing, unhealthy: Mapping[str, str]) -> RegisteredDevice:
+    """A card that is cut into MIG instances: not scaled, and shared by as many as its smallest profile allows."""
+    profiles = allowed_profiles(device, sharing)
+    return RegisteredDevice(
+        uuid=device.uuid,
+        index=device.index,
+        shares=max(len(profile.placements) for profile in profiles),
+        memory_mib=device.memory_mib or 0,
+        cores=100,
+        type=clean(device.type),
+        numa=device.numa or 0,
+        healthy=not device.fault and device.uuid not in unhealthy,
+        mode=mig.MODE,
+        mig_profiles=profiles,
+    )
+
+
+def allowed_profiles(device: PhysicalDevice, sharing: Sharing) -> tuple[MigProfile, ...]:
+    """Of what the card offers, what the configuration allows: the first entry with a model that is part of the card's type."""
+    allowance = next((each for each in sharing.mig_allowances if any(model in device.type for model in each.models)), None)
+    return tuple(profile for profile in device.mig_profiles if allowance is not None and profile.name in allowance.profiles)
 
 
 def advertised(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, str]) -> tuple[AdvertisedDevice, ...]:
@@ -104,6 +130,7 @@ def _usable(inventory: Inventory, sharing: Sharing) -> list[tuple[PhysicalDevice
     for device in sorted(inventory.devices, key=lambda device: (device.index, device.uuid)):
         memory_mib = device.memory_mib if device.memory_mib is not None else sharing.preconfigured_memory_mib or None
         excluded = device.uuid in sharing.excluded_uuids or device.index in sharing.excluded_indexes
-        if memory_mib is not None and not excluded:
+        uncut = sharing.mode == mig.MODE and not allowed_profiles(device, sharing)
+        if memory_mib is not None and not excluded and not uncut:
             usable.append((device, memory_mib))
     return usable

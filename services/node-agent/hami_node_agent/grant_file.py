@@ -10,6 +10,7 @@ from hami_node_agent import shim_layout as layout
 
 NAME: Final = "grant"
 """File name of the mount, in ``/usr/local/vgpu``."""
+_WORD_BYTES: Final = 8
 _CORE_POLICIES: Final = {
     "default": layout.GRANT_CORE_DEFAULT,
     "force": layout.GRANT_CORE_FORCE,
@@ -31,6 +32,10 @@ class GrantedDevice:
     """0 and 100 limit nothing."""
     whole: bool = False
     """The whole card: nothing is counted, calls pass straight through."""
+    started_memory_mib: int | None = None
+    """The limit when the container started, which is what its environment says; None: as it is now."""
+    started_percent: int | None = None
+    """The compute share likewise."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +52,18 @@ class Grant:
     oversubscribe: bool = False
     generation: int = 0
     """Even; the file's own count of changes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Live:
+    """The words beside a grant, each of which counts as soon as it is written."""
+
+    blocked_until_ns: int = 0
+    """No kernel starts before, on ``CLOCK_MONOTONIC``."""
+    limited: bool = True
+    """The compute share holds now, under the ``default`` policy."""
+    overhead_bytes: tuple[int, ...] = ()
+    """By device, what the driver uses beyond what the region accounts for."""
 
 
 def encode(grant: Grant) -> bytes:
@@ -90,17 +107,23 @@ def _encode_device(data: bytearray, device: GrantedDevice, base: int) -> None:
     if not 0 <= device.sm_percent <= 100:
         raise GrantError(f"{device.sm_percent} percent of {device.uuid}; accepted: 0 to 100")
     layout.write_text(data, layout.GRANT_DEVICE, "uuid", device.uuid, base=base)
+    started_mib = device.memory_limit_mib if device.started_memory_mib is None else device.started_memory_mib
     for name, value in {
         "memory_limit_bytes": limit_bytes,
-        "started_with_bytes": limit_bytes,
+        "started_with_bytes": 0 if device.whole else started_mib * 2**20,
         "sm_percent": device.sm_percent,
+        "started_with_percent": device.sm_percent if device.started_percent is None else device.started_percent,
         "flags": layout.GRANT_DEVICE_WHOLE if device.whole else 0,
     }.items():
         layout.write_uint(data, layout.GRANT_DEVICE, name, value, base=base)
 
 
-def decode(data: bytes) -> Grant:
+def decode(data: bytes, *, torn: bool = False) -> Grant:
     """The grant in a file.
+
+    Args:
+        data: the file.
+        torn: take one that an agent has left half written, too: each of its words is from before or after the change.
 
     Raises:
         GrantError: the bytes are none that a shim would take.
@@ -110,7 +133,8 @@ def decode(data: bytes) -> Grant:
     uint = {name: layout.read_uint(data, layout.GRANT, name) for name, member in layout.GRANT.fields.items() if member.kind == "uint"}
     if uint["magic"] != layout.GRANT_MAGIC or uint["version"] != layout.GRANT_VERSION:
         raise GrantError(f"magic {uint['magic']:#x}, version {uint['version']}: not a grant of version {layout.GRANT_VERSION}")
-    if uint["checksum"] != _checksum(data) or not 0 < uint["device_count"] <= layout.GRANT_DEVICES:
+    half_written = torn and uint["generation"] % 2 == 1
+    if (uint["checksum"] != _checksum(data) and not half_written) or not 0 < uint["device_count"] <= layout.GRANT_DEVICES:
         raise GrantError("the checksum does not match")
     policies = {number: name for name, number in _CORE_POLICIES.items()}
     return Grant(
@@ -126,12 +150,60 @@ def decode(data: bytes) -> Grant:
 
 
 def _decode_device(data: bytes, base: int) -> GrantedDevice:
+    uint = {
+        name: layout.read_uint(data, layout.GRANT_DEVICE, name, base=base)
+        for name, member in layout.GRANT_DEVICE.fields.items()
+        if member.kind == "uint"
+    }
+    started_bytes, started_percent = uint["started_with_bytes"], uint["started_with_percent"]
     return GrantedDevice(
         uuid=layout.read_text(data, layout.GRANT_DEVICE, "uuid", base=base),
-        memory_limit_mib=layout.read_uint(data, layout.GRANT_DEVICE, "memory_limit_bytes", base=base) >> 20,
-        sm_percent=layout.read_uint(data, layout.GRANT_DEVICE, "sm_percent", base=base),
-        whole=bool(layout.read_uint(data, layout.GRANT_DEVICE, "flags", base=base) & layout.GRANT_DEVICE_WHOLE),
+        memory_limit_mib=uint["memory_limit_bytes"] >> 20,
+        sm_percent=uint["sm_percent"],
+        whole=bool(uint["flags"] & layout.GRANT_DEVICE_WHOLE),
+        started_memory_mib=None if started_bytes == uint["memory_limit_bytes"] else started_bytes >> 20,
+        started_percent=None if started_percent == uint["sm_percent"] else started_percent,
     )
+
+
+def same_grant(one: bytes | None, other: bytes) -> bool:
+    """Whether both are whole and grant the same, whatever their live words and however often they were changed."""
+    if one is None or len(one) != len(other) or layout.read_uint(one, layout.GRANT, "generation") % 2:
+        return False
+    return one[: layout.GRANT_LIVE_OFFSET] == other[: layout.GRANT_LIVE_OFFSET]
+
+
+def live_words(old: bytes, live: Live) -> tuple[tuple[int, bytes], ...]:
+    """The words of ``old`` that must be written for ``live`` to hold: by offset, 8 bytes each."""
+    new = bytearray(old)
+    layout.write_uint(new, layout.GRANT, "blocked_until_ns", live.blocked_until_ns)
+    layout.write_uint(new, layout.GRANT, "core_switch", int(live.limited))
+    for place, overhead_bytes in enumerate(live.overhead_bytes[: layout.GRANT_DEVICES]):
+        layout.write_uint(new, layout.GRANT, "overhead_bytes", overhead_bytes, index=place)
+    return _changed(old, new, layout.GRANT_LIVE_OFFSET + _WORD_BYTES, layout.GRANT.size)
+
+
+def rewrite_words(old: bytes, wanted: bytes) -> tuple[tuple[int, bytes], ...]:
+    """What must be written, in this order, to make ``old``, which processes have mapped, grant what ``wanted`` does; live words stay.
+
+    The order is ``grant.h``'s: the generation odd, each changed word, the checksum, the generation even. Whoever reads a word alone sees the
+    old limit or the new one; whoever starts waits for the end. A file that was left half written is made whole. Nothing where nothing changes.
+    """
+    if same_grant(old, wanted):
+        return ()
+    place = layout.GRANT.offset("generation")
+    odd = layout.read_uint(old, layout.GRANT, "generation") | 1
+    return (
+        (place, odd.to_bytes(_WORD_BYTES, "little")),
+        *_changed(old, wanted, layout.GRANT_CHECKED_OFFSET, layout.GRANT_LIVE_OFFSET),
+        *_changed(old, wanted, 0, layout.GRANT_CHECKED_OFFSET),
+        (place, ((odd + 1) % 2**64).to_bytes(_WORD_BYTES, "little")),
+    )
+
+
+def _changed(old: bytes | bytearray, new: bytes | bytearray, start: int, end: int) -> tuple[tuple[int, bytes], ...]:
+    places = range(start, end, _WORD_BYTES)
+    return tuple((place, bytes(new[place : place + _WORD_BYTES])) for place in places if old[place : place + 8] != new[place : place + 8])
 
 
 def _checksum(data: bytes | bytearray) -> int:

@@ -7,7 +7,7 @@ API server. Outcomes go to the bus through the outbox, refusals to the pod's eve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,11 +17,13 @@ from opentelemetry.trace import Span
 
 from hami_devices.catalog import Catalog
 from hami_devices.vendor import Vendor
-from hami_node_agent import grants, node_pods
+from hami_node_agent import grant_file, grants, node_pods
+from hami_node_agent.grant_file import GrantedDevice
 from hami_node_agent.grants_view import GrantsView
 from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.journal import Journal, ServedPod
-from hami_node_agent.needs import HostPaths, Needs, Shim, needs
+from hami_node_agent.mig_instances import MigInstances
+from hami_node_agent.needs import HostPaths, Needs, Shim, folder_name, needs
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods
 from hami_node_agent.refusals import Refusal, RefusalKind
@@ -70,6 +72,7 @@ class Granting:
         paths: HostPaths,
         shim: Callable[[], Shim],
         policy: GrantPolicy,
+        instances: MigInstances,
         telemetry: Telemetry = OFF,
     ) -> None:
         self.node = node
@@ -83,6 +86,7 @@ class Granting:
         self._recorder = recorder
         self._paths = paths
         self._shim = shim
+        self._instances = instances
         self.policy = policy
         self._telemetry = telemetry
 
@@ -108,7 +112,18 @@ class Granting:
         if granted is None and event_required:
             granted = await self._granted_later(ref)
             event_required = self._view.connected
-        return grants.agreed(ref, held, granted, event_required=event_required)
+        agreed = grants.agreed(ref, held, granted, event_required=event_required)
+        if isinstance(agreed, Refusal):
+            return agreed
+        return await self._instances.ready(ref, agreed) or agreed
+
+    async def instances_ready(self, pod: Pod) -> Refusal | None:
+        """See to it that the pod's MIG instances are there; why they are not. A pod whose records cannot be read is refused elsewhere."""
+        try:
+            held = node_pods.annotated(pod, self.vendor)
+        except RecordError:
+            return None
+        return None if held is None else await self._instances.ready(pod_ref(pod), held)
 
     async def _granted_later(self, ref: PodRef) -> VendorAssignment | None:
         """The pod's grant once it has arrived; None where the bus is away, or nothing came in time."""
@@ -127,6 +142,9 @@ class Granting:
         if container is None:
             return Refusal(kind=RefusalKind.GRANT_DIFFERS, reason=f"{ref} has no container {held.container}", pod=ref)
         try:
+            cut = self._cut(pod, held, visible_devices)
+            if cut is not None:
+                return cut
             return needs(
                 pod_uid=ref.uid,
                 held=held,
@@ -139,22 +157,65 @@ class Granting:
                 shim=self._shim(),
                 honour_disable_control=self.policy.honour_disable_control,
                 visible_devices=visible_devices,
+                started=self._started(ref.uid, held.container),
                 devices={device.uuid: device for device in self._devices.registered},
             )
         except ProtocolError as exc:
             return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
 
+    def _started(self, uid: str, container: str) -> dict[str, GrantedDevice]:
+        """What the container's grant file says now, by device; nothing where there is none for it."""
+        content = self._files.read(self._paths.grant(folder_name(uid, container))) if self.vendor.shim else None
+        if content is None:
+            return {}
+        try:
+            found = grant_file.decode(content, torn=True)
+        except grant_file.GrantError:
+            return {}  # made anew
+        return {device.uuid: device for device in found.devices}
+
+    def _cut(self, pod: Pod, held: ContainerShares, visible_devices: str | None) -> Needs | Refusal | None:
+        """What a container with MIG instances needs: to be told which. The card itself holds it to them; None where it has none.
+
+        Raises:
+            RecordError: the pod's records cannot be read.
+        """
+        if not any(share.instance for share in held.shares):
+            return None
+        ref = pod_ref(pod)
+        assigned = node_pods.annotated(pod, self.vendor)
+        made = None if assigned is None else self._instances.of(assigned, held.container)
+        if made is None:
+            return Refusal(kind=RefusalKind.HOST, reason=f"{ref}: the MIG instances of {held.container} are not there", pod=ref)
+        visible = visible_devices or ",".join(each.identity.uuid for each in made)
+        environment = {self.vendor.visible_env: visible} if self.vendor.visible_env else {}
+        return Needs(
+            environment=environment, mounts=(), folders=(), mount_points=(), device_nodes=tuple(p for each in made for p in each.paths)
+        )
+
     def put(self, wanted: Needs) -> None:
-        """Make the container's folders and its grant file. A file that says so already is left alone: a running container maps it.
+        """Make the container's folders and its grant file.
 
         Raises:
             OSError: the host refused.
         """
         for folder in wanted.folders:
             self._files.make_folder(folder, mode=FOLDER_MODE)
-        if wanted.grant_path and self._files.read(wanted.grant_path) != wanted.grant:
-            self._files.write(wanted.grant_path, wanted.grant)
+        if wanted.grant_path:
+            self.put_grant(wanted.grant_path, wanted.grant)
         self.secure(wanted)
+
+    def put_grant(self, path: str, wanted: bytes) -> None:
+        """Make the file at ``path`` grant what ``wanted`` does: in place where there is one, for a running container maps it.
+
+        Raises:
+            OSError: the host refused.
+        """
+        there = self._files.read(path)
+        if there is None or len(there) != len(wanted):
+            self._files.write(path, wanted)
+        elif words := grant_file.rewrite_words(there, wanted):
+            self._files.store(path, words)
 
     def secure(self, wanted: Needs) -> None:
         """See to it that what is mounted over the container's own folder lands there, whatever an earlier run of the container left.
@@ -198,7 +259,7 @@ class Granting:
             return
         record.succeeded = True
         self._journal.save()
-        self._say_succeeded(ref)
+        self._say_succeeded(ref, pod)
         log.info("allocation succeeded", pod=str(ref), uid=ref.uid)
 
     def say_again(self, pods: NodePods) -> None:
@@ -220,10 +281,14 @@ class Granting:
             if held is not None and place < len(held.containers):
                 self.served(record.pod, held, frozenset(record.served), held.containers[place].container)
         if record.succeeded:
-            self._say_succeeded(record.pod)
+            self._say_succeeded(record.pod, pod)
 
-    def _say_succeeded(self, ref: PodRef) -> None:
-        self._outbox.put(AllocationSucceeded(pod=ref, node=self.node), f"{ref.uid}/succeeded")
+    def _say_succeeded(self, ref: PodRef, pod: Pod | None = None) -> None:
+        held = None
+        with suppress(RecordError):
+            held = node_pods.annotated(pod, self.vendor) if pod is not None else None
+        text = self._instances.identified(held) if held is not None else ""
+        self._outbox.put(AllocationSucceeded(pod=ref, node=self.node, mig_allocations=text), f"{ref.uid}/succeeded")
 
     def refused(self, refusal: Refusal, *, failed: bool) -> None:
         """Say why, where the pod is certain. ``failed``: kubelet will not try again, so that the pod has failed."""

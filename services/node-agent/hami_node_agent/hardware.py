@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hami_node_agent.sharing import Sharing
+from hami_protocol.devices import MigProfile
 
 
 class HardwareError(Exception):
@@ -32,6 +33,8 @@ class PhysicalDevice:
     """Device nodes, as ``/dev/nvidia0``, as seen on the host."""
     fault: str = ""
     """Why the driver does not answer for it; empty where it does."""
+    mig_profiles: tuple[MigProfile, ...] = ()
+    """Into what it can be cut; nothing where it cannot."""
     custom_info: dict[str, Any] = field(default_factory=dict)
     """What its vendor says of it besides, in the vendor's own names."""
 

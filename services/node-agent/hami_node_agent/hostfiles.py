@@ -1,11 +1,17 @@
-"""The host's files as a port, so that the simulation needs no disk. Every write is by rename: a reader sees the old file or the new one."""
+"""The host's files as a port, so that the simulation needs no disk.
+
+A write is by rename: a reader sees the old file or the new one. Only ``store`` changes a file in place, one that processes have mapped.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import shutil
 import stat
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -31,6 +37,14 @@ class HostFiles(Protocol):
 
     def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Put ``data`` there by rename; folders above are made."""
+        ...
+
+    def peek(self, path: str, *, limit_bytes: int) -> bytes | None:
+        """The start of a file that somebody else may replace, shorten or make a link of; None where there is no regular file."""
+        ...
+
+    def store(self, path: str, words: Sequence[tuple[int, bytes]]) -> None:
+        """Write aligned words of 8 bytes in place, each with one store and in this order, into a file that processes have mapped."""
         ...
 
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
@@ -81,6 +95,31 @@ class RealFiles:
             os.fchmod(descriptor, mode)
             file.write(data)
         unfinished.rename(target)
+
+    def peek(self, path: str, *, limit_bytes: int) -> bytes | None:
+        """See ``HostFiles``."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError:
+            return None  # none, or a link, or whatever else its owner made of it
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return None
+            return os.pread(descriptor, limit_bytes, 0)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def store(self, path: str, words: Sequence[tuple[int, bytes]]) -> None:
+        """See ``HostFiles``."""
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as mapped, memoryview(mapped) as view, view.cast("Q") as places:
+                for offset, word in words:
+                    places[offset // 8] = int.from_bytes(word, sys.byteorder)
+        finally:
+            os.close(descriptor)
 
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         """See ``HostFiles``."""
@@ -141,6 +180,18 @@ class MemoryFiles:
         self._writes += 1
         self.contents[path] = data
         self._stamps[path] = Stamp(self._writes, self._writes, len(data))
+
+    def peek(self, path: str, *, limit_bytes: int) -> bytes | None:
+        """See ``HostFiles``."""
+        content = self.contents.get(path)
+        return None if content is None else content[:limit_bytes]
+
+    def store(self, path: str, words: Sequence[tuple[int, bytes]]) -> None:
+        """See ``HostFiles``."""
+        content = bytearray(self.contents[path])
+        for offset, word in words:
+            content[offset : offset + len(word)] = word
+        self.contents[path] = bytes(content)
 
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         """See ``HostFiles``."""

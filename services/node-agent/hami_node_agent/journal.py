@@ -14,6 +14,7 @@ from msgspec import Struct
 from hami_node_agent.health import HealthRecord
 from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.identity import AllocateCall
+from hami_node_agent.mig import Spot
 from hami_protocol.devices import PodRef
 
 _CALLS_KEPT: Final = 512
@@ -45,6 +46,7 @@ class _Content(Struct, kw_only=True):
     pods: dict[str, ServedPod] = {}
     calls: list[_Call] = []
     health: HealthRecord = HealthRecord()
+    instances: list[Spot] = []
 
 
 class Journal:
@@ -110,6 +112,20 @@ class Journal:
     def keep_health(self, health: HealthRecord) -> None:
         """Note which cards are out."""
         self._content.health = health
+        self.save()
+
+    @property
+    def instances(self) -> tuple[Spot, ...]:
+        """MIG instances that this agent has made, or was about to."""
+        return tuple(self._content.instances)
+
+    def keep_instances(self, instances: tuple[Spot, ...]) -> None:
+        """Note which there are, before one is made.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._content.instances = list(instances)
         self.save()
 
     def save(self) -> None:

@@ -25,9 +25,11 @@ from hami_node_agent.cdi import DriverEdits
 from hami_node_agent.granting import GrantPolicy
 from hami_node_agent.hardware import Hardware, HardwareError, PhysicalDevice
 from hami_node_agent.health import HealthRules
+from hami_node_agent.host_processes import ProcProcesses
 from hami_node_agent.hostfiles import RealFiles
 from hami_node_agent.kubelet import KubeletConnection
 from hami_node_agent.kubelet_records import LocalKubelet
+from hami_node_agent.mig_hardware import FakeMig, MigHardware
 from hami_node_agent.needs import HostPaths
 from hami_node_agent.nvml import NvmlHardware
 from hami_node_agent.settings import Settings
@@ -104,11 +106,13 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             cluster=cluster,
             clock=clock,
             hardware=hardware,
+            mig=await _mig(settings, hardware),
             kubelet=LocalKubelet(files, plugin_folder=settings.plugin_folder, pod_resources_socket=settings.pod_resources_socket),
             files=files,
             catalog=Catalog(config),
             driver=_driver(settings, lambda: agent.devices.inventory.devices),
             shim=shim_install.InstalledShim(paths),
+            processes=ProcProcesses(),
             telemetry=telemetry,
         )
         connection = KubeletConnection(agent, clock, folder=Path(settings.plugin_folder))
@@ -145,6 +149,13 @@ def _hardware(settings: Settings) -> Hardware:
     if settings.device_profile:
         return profile.ProfileFile(Path(settings.device_profile), node=settings.node_name)
     return NvmlHardware(pair_scores=settings.pair_scores)
+
+
+async def _mig(settings: Settings, hardware: Hardware) -> MigHardware | None:
+    """What cuts cards into MIG instances; a profile's cards are cut in memory."""
+    if not settings.device_profile:
+        return None
+    return FakeMig({device.uuid: device.type for device in (await hardware.scan()).devices})
 
 
 def _rules(settings: Settings, environ: Mapping[str, str]) -> HealthRules:

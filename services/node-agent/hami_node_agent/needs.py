@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from msgspec.structs import replace
+
 from hami_devices.environment import container_environment
 from hami_devices.vendor import Vendor
 from hami_node_agent import grant_file
+from hami_node_agent.grant_file import GrantedDevice
 from hami_node_agent.sharing import Sharing
 from hami_protocol import quantities
-from hami_protocol.devices import ContainerShares, RegisteredDevice
+from hami_protocol.devices import ContainerShares, DeviceShare, RegisteredDevice
 from hami_protocol.errors import ProtocolError
 from hami_protocol.kubernetes import Container
 
@@ -51,6 +54,8 @@ class Needs:
     grant_path: str = ""
     """Empty where there is no grant file: the vendor's containers are not held to their shares by our shim."""
     grant: bytes = b""
+    device_nodes: tuple[str, ...] = ()
+    """Of MIG instances, besides their cards'."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +89,14 @@ class HostPaths:
     def grants(self) -> str:
         """A grant file per container, ``<podUID>_<container>``."""
         return f"{self.vgpu}/grants"
+
+    def grant(self, name: str) -> str:
+        """The grant file of one container, by ``folder_name``."""
+        return f"{self.grants}/{name}"
+
+    def region(self, name: str, inside: str) -> str:
+        """The region of one container, which its grant names as it is ``inside``; in a folder that the tenant writes to."""
+        return f"{self.containers}/{name}/{inside.rpartition('/')[2]}"
 
     @property
     def locks(self) -> str:
@@ -137,6 +150,7 @@ def needs(
     honour_disable_control: bool,
     visible_devices: str | None = None,
     devices: Mapping[str, RegisteredDevice] = MappingProxyType({}),
+    started: Mapping[str, GrantedDevice] = MappingProxyType({}),
 ) -> Needs:
     """What ``container`` needs to use the shares it holds, and no more.
 
@@ -153,6 +167,8 @@ def needs(
         honour_disable_control: whether a pod may switch the shim off with ``CUDA_DISABLE_CONTROL``, as in the reference.
         visible_devices: for ``NVIDIA_VISIBLE_DEVICES``; None names the cards.
         devices: as they are registered, by UUID.
+        started: what the container's grant file says already, by UUID. A share that was resized keeps the environment it started with: kubelet
+            does not give a restarted container another one, and the shim must know which value there is the agent's own.
 
     Raises:
         ProtocolError: a name, a size or a quantity that cannot be used.
@@ -162,14 +178,14 @@ def needs(
         return Needs(environment=_told(held, vendor, devices), mounts=(), folders=(), mount_points=())
     try:
         environment = container_environment(
-            held.shares,
+            tuple(_as_started(share, started.get(share.uuid)) for share in held.shares),
             shared_cache=shared_cache(answer),
             visible_devices=visible_devices,
             oversubscribe=sharing.memory_scaling > 1,
             log_level=sharing.log_level,
             disable_core_limit=sharing.disable_core_limit,
         )
-        grant = grant_file.encode(_grant(pod_uid, held, container, answer, vendor, sharing, whole_mib))
+        grant = grant_file.encode(_grant(pod_uid, held, container, answer, vendor, sharing, whole_mib, started))
     except ValueError as exc:
         raise ProtocolError(f"container {held.container}: {exc}") from exc
     folder = f"{paths.containers}/{name}"
@@ -207,6 +223,7 @@ def _grant(
     vendor: Vendor,
     sharing: Sharing,
     whole_mib: dict[str, int],
+    started: Mapping[str, GrantedDevice],
 ) -> grant_file.Grant:
     return grant_file.Grant(
         pod_uid=pod_uid,
@@ -217,6 +234,8 @@ def _grant(
                 memory_limit_mib=share.memory_mib,
                 sm_percent=min(share.cores, 100),
                 whole=share.cores == 100 and share.memory_mib == whole_mib.get(share.uuid),
+                started_memory_mib=_as_started(share, started.get(share.uuid)).memory_mib,
+                started_percent=min(_as_started(share, started.get(share.uuid)).cores, 100),
             )
             for share in held.shares
         ),
@@ -225,6 +244,14 @@ def _grant(
         priority=_priority(container, vendor),
         oversubscribe=sharing.memory_scaling > 1,
     )
+
+
+def _as_started(share: DeviceShare, started: GrantedDevice | None) -> DeviceShare:
+    if started is None or started.whole:
+        return share
+    memory_mib = started.memory_limit_mib if started.started_memory_mib is None else started.started_memory_mib
+    percent = started.sm_percent if started.started_percent is None else started.started_percent
+    return replace(share, memory_mib=memory_mib, cores=percent)
 
 
 def _priority(container: Container, vendor: Vendor) -> int:

@@ -39,6 +39,7 @@ from hami_node_agent.hardware import (
     InventoryChanged,
     PhysicalDevice,
 )
+from hami_node_agent.mig_hardware import profiles_of
 from hami_node_agent.sharing import Sharing
 from hami_protocol.devices import Count
 from hami_protocol.registration import clean
@@ -121,6 +122,7 @@ class ProfileHardware:
                     cores=_first(own.cores, common.cores, 100),
                     numa=own.numa if own.numa is not None else common.numa,
                     fault="" if healthy is not False else "the profile says so",
+                    mig_profiles=profiles_of(model),
                     custom_info=common.custom_info | own.custom_info,
                 )
             )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from hami_devices.config import NvidiaConfig
+from hami_devices.config import MIG_ALLOWANCES, MigAllowance, NvidiaConfig
 from hami_protocol.devices import SHARED_MODE
 from hami_protocol.errors import ProtocolError
 
@@ -40,6 +40,8 @@ class Sharing:
     """``LIBCUDA_LOG_LEVEL`` of the containers; empty sets none."""
     disable_core_limit: bool = False
     core_policy: str = "default"
+    mig_allowances: tuple[MigAllowance, ...] = MIG_ALLOWANCES
+    """Which MIG profiles are offered on which models, in mode ``mig``."""
 
     def __post_init__(self) -> None:
         if self.split_count < 1:
@@ -62,6 +64,7 @@ def configured(config: NvidiaConfig) -> Sharing:
         log_level=config.shim_log_level,
         disable_core_limit=config.disable_core_limit,
         core_policy=config.core_policy or "default",
+        mig_allowances=config.mig_allowances,
     )
 
 

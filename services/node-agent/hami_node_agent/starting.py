@@ -95,6 +95,8 @@ class Starting:
         if not any(entry.cdi_names for entry in identified.containers.values()):
             wanted = frozenset(device_ids)
             starting = [entry for entry in identified.containers.values() if entry.device_ids == wanted]
+            if (refusal := await self._granting.instances_ready(pod)) is not None:
+                return refusal
             return next((refusal for entry in starting if (refusal := self._verified(pod, entry)) is not None), None)
         held = await self._granting.grant(pod)
         if isinstance(held, Refusal):
@@ -242,6 +244,7 @@ def _limits(environment: dict[str, str], names: tuple[str, ...]) -> dict[str, st
 def _edits(need: Needs) -> cdi.Edits:
     return cdi.Edits(
         env=tuple(f"{name}={value}" for name, value in need.environment.items()),
+        device_nodes=tuple(cdi.DeviceNode(path=path) for path in need.device_nodes),
         mounts=tuple(
             cdi.Mount(
                 host_path=bind.host_path,

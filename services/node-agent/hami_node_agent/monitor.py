@@ -1,0 +1,365 @@
+"""The monitor: every few seconds reads what each container uses, says so, and gives each its turn on the cards. Decides nothing itself.
+
+``region`` reads, ``usage`` compares with the driver's own count, ``feedback`` decides about priority. What follows is written into the grant's live
+words; use goes to the bus (``HAMI_USAGE``), and to the metrics under the reference's names. An error costs one container one round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from hami_node_agent import feedback, grant_file, usage
+from hami_node_agent import region as regions
+from hami_node_agent.feedback import Contender
+from hami_node_agent.grant_file import Grant, GrantError, Live
+from hami_node_agent.hardware import DeviceReading, Hardware, HardwareError
+from hami_node_agent.host_processes import HostProcesses
+from hami_node_agent.hostfiles import HostFiles
+from hami_node_agent.needs import HostPaths, folder_name
+from hami_node_agent.node_devices import NodeDevices
+from hami_node_agent.node_pods import NodePods
+from hami_node_agent.region import Owner, Region, RegionError
+from hami_node_agent.usage import Counted, Measured
+from hami_protocol.devices import PodRef
+from hami_protocol.envelope import seal
+from hami_protocol.errors import ProtocolError
+from hami_protocol.events import ContainerUsage, DeviceUsage, NodeUsage
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import containers_in_order, pod_ref
+from hami_runtime.bus import Bus, BusError
+from hami_runtime.clock import Clock
+from hami_runtime.kube.events import EventRecorder
+from hami_runtime.lifecycle import run_until, sleep_until
+from hami_runtime.telemetry import OFF, Attributes, Telemetry
+
+log = structlog.get_logger()
+LOOK_SECONDS: Final = 5.0
+SAY_AGAIN_SECONDS: Final = 60.0
+"""Unchanged use is said again so often."""
+_MIB: Final = 2**20
+
+
+@dataclass(kw_only=True, slots=True)
+class _Watched:
+    """One container and what the last looks at it found."""
+
+    pod: PodRef
+    container: str
+    container_id: str
+    readings: list[Measured] = field(default_factory=list)
+    launches: dict[Owner, int] = field(default_factory=dict)
+    active: bool = False
+    active_at: float | None = None
+    busy_ns: dict[str, int] = field(default_factory=dict)
+    sm_percent: dict[str, int] = field(default_factory=dict)
+    looked_at: float = 0.0
+    unenforced: str = ""
+
+    @property
+    def last(self) -> Measured:
+        return self.readings[-1]
+
+
+class Monitor:
+    """Looks at one node's containers."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        pods: NodePods,
+        devices: NodeDevices,
+        hardware: Hardware,
+        processes: HostProcesses,
+        files: HostFiles,
+        paths: HostPaths,
+        bus: Bus,
+        clock: Clock,
+        recorder: EventRecorder,
+        telemetry: Telemetry = OFF,
+    ) -> None:
+        self._node = node
+        self._pods = pods
+        self._devices = devices
+        self._hardware = hardware
+        self._processes = processes
+        self._files = files
+        self._paths = paths
+        self._bus = bus
+        self._clock = clock
+        self._recorder = recorder
+        self._watched: dict[str, _Watched] = {}
+        self._cards: dict[str, DeviceReading] = {}
+        self._said: tuple[NodeUsage, float] | None = None
+        self._looks = 0
+        self._measure(telemetry)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look every few seconds."""
+        await run_until(stop, self._pods.wait_synced())
+        while not stop.is_set():
+            try:
+                await self.look()
+            except Exception:  # whatever one look stumbles over, containers run on and the next look comes
+                log.exception("look failed")
+            await sleep_until(stop, LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Look once, and do what follows."""
+        self._cards = await self._read_cards()
+        counted = self._counted()
+        self._watched = {
+            name: watched
+            for pod in self._pods.live.values()
+            for name, watched in self._containers_of(pod)
+            if self._look_at(name, watched, counted)
+        }
+        self._take_turns()
+        await self._say()
+
+    def measured(self, uid: str, container: str) -> Measured | None:
+        """The newest look at one container, taken now; None where it has no grant file."""
+        name = folder_name(uid, container)
+        watched = self._watched.get(name)
+        return self._read(name, self._counted().get((uid, watched.container_id if watched else ""), {}))
+
+    # Reading
+
+    async def _read_cards(self) -> dict[str, DeviceReading]:
+        found: dict[str, DeviceReading] = {}
+        for device in self._devices.inventory.devices:
+            try:
+                reading = await self._hardware.reading(device.uuid)
+            except HardwareError as exc:
+                log.warning("card not read", device=device.uuid, reason=str(exc))
+                continue
+            if reading is not None:
+                found[device.uuid] = reading
+        return found
+
+    def _counted(self) -> dict[tuple[str, str], dict[str, Counted]]:
+        """What the driver counts, by pod and container id, then by card."""
+        found: dict[tuple[str, str], dict[str, Counted]] = {}
+        for uuid, reading in self._cards.items():
+            for process in reading.processes:
+                owner = self._processes.belongs_to(process.pid)
+                if not owner[0]:
+                    continue
+                before = found.setdefault(owner, {}).get(uuid, Counted(used_bytes=0, processes=0))
+                found[owner][uuid] = Counted(used_bytes=before.used_bytes + process.memory_mib * _MIB, processes=before.processes + 1)
+        return found
+
+    def _containers_of(self, pod: Pod) -> Iterator[tuple[str, _Watched]]:
+        ref = pod_ref(pod)
+        statuses = (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
+        ids = {status.name: status.container_id.rpartition("/")[2] for status in statuses}
+        for placed in containers_in_order(pod):
+            try:
+                name = folder_name(ref.uid, placed.container.name)
+            except ProtocolError:
+                continue  # served nothing
+            watched = self._watched.get(name) or _Watched(pod=ref, container=placed.container.name, container_id="")
+            watched.container_id = ids.get(placed.container.name, "")
+            yield name, watched
+
+    def _look_at(self, name: str, watched: _Watched, counted: dict[tuple[str, str], dict[str, Counted]]) -> bool:
+        """Whether there is a grant to hold the container to."""
+        measured = self._read(name, counted.get((watched.pod.uid, watched.container_id), {}))
+        if measured is None:
+            return False
+        now = self._clock.monotonic()
+        self._follow_activity(watched, measured.region or Region(devices=()), now)
+        watched.readings = [*watched.readings, measured][-usage.OVERHEAD_READINGS :]
+        reason = usage.unenforced(measured)
+        if reason and not watched.unenforced:
+            log.warning("container is not held to its share", pod=str(watched.pod), container=watched.container, reason=reason)
+            self._recorder.record(watched.pod, "Warning", "ShareUnenforced", f"container {watched.container}: {reason}")
+        watched.unenforced = reason
+        return True
+
+    def _read(self, name: str, counted: dict[str, Counted]) -> Measured | None:
+        content = self._files.read(self._paths.grant(name))
+        if content is None:
+            return None
+        try:
+            grant = grant_file.decode(content)
+        except GrantError as exc:
+            log.warning("grant file cannot be read", name=name, reason=str(exc))
+            return None
+        region, damage = self._region(name, grant)
+        return Measured(grant=grant, region=region, damage=damage, counted=counted)
+
+    def _region(self, name: str, grant: Grant) -> tuple[Region | None, str]:
+        data = self._files.peek(self._paths.region(name, grant.region_path), limit_bytes=regions.READ_BYTES)
+        if data is None:
+            return None, ""
+        try:
+            return regions.decode(data, gone=self._processes.gone(regions.owners(data))), ""
+        except RegionError as exc:
+            return None, f"its region cannot be read: {exc}"
+
+    @staticmethod
+    def _follow_activity(watched: _Watched, region: Region, now: float) -> None:
+        first = not watched.readings
+        watched.active = not first and any(count > watched.launches.get(owner, 0) for owner, count in region.launches.items())
+        watched.launches = region.launches
+        if watched.active:
+            watched.active_at = now
+        seconds = now - watched.looked_at
+        for device in region.devices:
+            before = watched.busy_ns.get(device.uuid, device.busy_ns)
+            share = (device.busy_ns - before) / (seconds * 1e9) if seconds > 0 and not first else 0.0
+            watched.sm_percent[device.uuid] = round(100 * min(max(share, 0.0), 1.0)) if device.sm_percent is None else device.sm_percent
+            watched.busy_ns[device.uuid] = device.busy_ns
+        watched.looked_at = now
+
+    # What follows
+
+    def _take_turns(self) -> None:
+        now = self._clock.monotonic()
+        contenders = [
+            Contender(
+                name=name,
+                priority=watched.last.grant.priority,
+                devices=tuple(device.uuid for device in watched.last.grant.devices),
+                active=watched.active,
+            )
+            for name, watched in self._watched.items()
+        ]
+        for name, turn in feedback.turns(contenders).items():
+            live = Live(
+                blocked_until_ns=feedback.lease_until_ns(turn, now_seconds=now),
+                limited=turn.limited,
+                overhead_bytes=usage.overhead_bytes(self._watched[name].readings),
+            )
+            try:
+                self._write(self._paths.grant(name), live)
+            except OSError as exc:
+                log.warning("grant's live words not written", name=name, reason=str(exc))
+
+    def _write(self, path: str, live: Live) -> None:
+        content = self._files.read(path)
+        if content is not None and (words := grant_file.live_words(content, live)):
+            self._files.store(path, words)
+
+    async def _say(self) -> None:
+        event = NodeUsage(node=self._node, containers=tuple(self._usage_of(self._watched[name]) for name in sorted(self._watched)))
+        now = self._clock.monotonic()
+        if self._said is not None and self._said[0] == event and now - self._said[1] < SAY_AGAIN_SECONDS:
+            return
+        self._looks += 1
+        utc = self._clock.utc()
+        message = seal(
+            event,
+            event_id=f"{self._node}/usage/{int(utc.timestamp() * 1000)}-{self._looks}",
+            source=f"/hami/node-agent/{self._node}",
+            time=utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        try:
+            await self._bus.publish(message)
+        except BusError:
+            return  # the next look says it
+        self._said = (event, now)
+
+    @staticmethod
+    def _usage_of(watched: _Watched) -> ContainerUsage:
+        measured = watched.last
+        return ContainerUsage(
+            pod=watched.pod,
+            container=watched.container,
+            devices=tuple(
+                DeviceUsage(
+                    uuid=device.uuid,
+                    memory_used_mib=measured.used_mib(device),
+                    memory_limit_mib=device.memory_limit_mib,
+                    sm_percent=watched.sm_percent.get(device.uuid, 0),
+                )
+                for device in measured.grant.devices
+            ),
+            enforced=not watched.unenforced,
+        )
+
+    # Metrics, under the reference's names
+
+    def _measure(self, telemetry: Telemetry) -> None:
+        def gauge(name: str, description: str, value: Callable[[_Watched, int], float | None]) -> None:
+            telemetry.gauge(name, description, lambda: list(self._by_container(value)))
+
+        def used(watched: _Watched, place: int) -> float:
+            return watched.last.used_bytes(watched.last.grant.devices[place])
+
+        gauge("hami_vgpu_memory_used_bytes", "memory that a container uses of a device", used)
+        gauge("hami_container_device_memory_bytes", "memory that a container uses of a device", used)
+        gauge("hami_vgpu_memory_limit_bytes", "memory that it may use", lambda one, at: one.last.grant.devices[at].memory_limit_mib * _MIB)
+        gauge("hami_vgpu_memory_context_bytes", "of the used memory, contexts", lambda one, at: _use(one, at).context_bytes)
+        gauge("hami_vgpu_memory_module_bytes", "of the used memory, modules", lambda one, at: _use(one, at).module_bytes)
+        gauge("hami_vgpu_memory_buffer_bytes", "of the used memory, data", lambda one, at: _use(one, at).buffer_bytes)
+        gauge(
+            "hami_container_device_utilization_ratio",
+            "percent of a device's time that a container uses",
+            lambda one, at: one.sm_percent.get(one.last.grant.devices[at].uuid, 0),
+        )
+        gauge(
+            "hami_container_last_kernel_elapsed_seconds",
+            "since a container was last seen to start kernels",
+            lambda one, _at: None if one.active_at is None else max(self._clock.monotonic() - one.active_at, 0.0),
+        )
+        telemetry.gauge("hami_host_gpu_memory_used_bytes", "memory in use of a card", lambda: list(self._by_card(_card_memory)))
+        telemetry.gauge("hami_host_gpu_utilization_ratio", "percent of a card's time in use", lambda: list(self._by_card(_card_busy)))
+        telemetry.gauge(
+            "hami_agent_unenforced_containers",
+            "containers that use a card without the shim",
+            lambda: sum(bool(watched.unenforced) for watched in self._watched.values()),
+        )
+        telemetry.gauge(
+            "hami_agent_unreadable_regions",
+            "containers whose region cannot be read",
+            lambda: sum(bool(watched.last.damage) for watched in self._watched.values()),
+        )
+
+    def _by_container(self, value: Callable[[_Watched, int], float | None]) -> Iterator[tuple[float, Attributes]]:
+        for watched in self._watched.values():
+            for place, device in enumerate(watched.last.grant.devices):
+                if (found := value(watched, place)) is not None:
+                    yield (
+                        found,
+                        {
+                            "namespace": watched.pod.namespace,
+                            "pod": watched.pod.name,
+                            "container": watched.container,
+                            "vdevice_index": str(place),
+                            "device_uuid": device.uuid,
+                            "zone": "vGPU",
+                        },
+                    )
+
+    def _by_card(self, value: Callable[[DeviceReading], float]) -> Iterator[tuple[float, Attributes]]:
+        for device in self._devices.inventory.devices:
+            if device.uuid in self._cards:
+                yield (
+                    value(self._cards[device.uuid]),
+                    {
+                        "node": self._node,
+                        "device_index": str(device.index),
+                        "device_uuid": device.uuid,
+                        "device_type": device.type,
+                        "zone": "vGPU",
+                    },
+                )
+
+
+def _use(watched: _Watched, place: int) -> regions.DeviceUse:
+    return watched.last.use(watched.last.grant.devices[place])
+
+
+def _card_memory(reading: DeviceReading) -> float:
+    return reading.memory_used_mib * _MIB
+
+
+def _card_busy(reading: DeviceReading) -> float:
+    return reading.sm_percent
