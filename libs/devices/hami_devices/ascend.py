@@ -175,7 +175,9 @@ def _pick_paired(choice: Choice) -> Picked:
     for state in choice.fitting:
         cards.setdefault(state.device.index // 2, []).append(state)
     pairs = [state for card in cards.values() if len(card) > 1 for state in card]
-    return pairs[:count] if len(pairs) >= count else {Reason.PARTIAL: len(pairs)}
+    if len(pairs) >= count:
+        return pairs[:count]
+    return {Reason.PARTIAL: len(pairs)} if pairs else {Reason.NUMA: len(choice.fitting)}
 
 
 def _bonus(outcome: Outcome) -> float:
