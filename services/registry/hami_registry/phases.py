@@ -15,8 +15,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from hami_devices import records
 from hami_devices.catalog import Catalog
-from hami_protocol import assignment, keys
+from hami_protocol import assignment, keys, mig
 from hami_protocol.devices import PodRef
 from hami_protocol.errors import RecordError
 from hami_protocol.events import (
@@ -73,6 +74,8 @@ class _Known:
     phase: str = ""
     to_allocate: dict[str, str] = field(default_factory=dict)
     """By vendor's name: the annotation as it is now."""
+    mig: str = ""
+    """The annotation that says where its MIG instances lie."""
     granted: bool = False
     """Whether our scheduler granted it, which then releases the node's lock itself."""
 
@@ -103,7 +106,8 @@ class Phases:
             known.granted = True
             return
         texts = {given.vendor: assignment.encode(given) for given in event.assignments}
-        self._remember(event.pod.uid, _Known(node=event.node, to_allocate=texts, granted=True))
+        mig = records.instances_text(event.assignments)
+        self._remember(event.pod.uid, _Known(node=event.node, to_allocate=texts, mig=mig, granted=True))
 
     def looked_up(self, pod: Pod) -> None:
         """The pod as the API server has it."""
@@ -111,7 +115,8 @@ class Phases:
         texts = {v.name: annotations[v.to_allocate_key] for v in self._catalog.vendors if v.to_allocate_key in annotations}
         node = pod.spec.node_name or annotations.get(keys.ASSIGNED_NODE, "")
         granted = (known := self._known.get(pod.metadata.uid)) is not None and known.granted
-        self._remember(pod.metadata.uid, _Known(node=node, phase=annotations.get(keys.BIND_PHASE, ""), to_allocate=texts, granted=granted))
+        phase, mig = annotations.get(keys.BIND_PHASE, ""), annotations.get(keys.MIG_ALLOCATIONS, "")
+        self._remember(pod.metadata.uid, _Known(node=node, phase=phase, to_allocate=texts, mig=mig, granted=granted))
 
     def _remember(self, uid: str, known: _Known) -> None:
         self._known[uid] = known
@@ -135,6 +140,8 @@ class Phases:
                 for vendor, text in known.to_allocate.items():
                     if (key := self._catalog.vendor(vendor).to_allocate_key) and (emptied := all_emptied(text)) not in {None, text}:
                         annotations[key] = emptied or ""
+                if event.mig_allocations and same_instances(known.mig, event.mig_allocations):
+                    annotations[keys.MIG_ALLOCATIONS] = event.mig_allocations
             case AllocationFailed():
                 annotations = {keys.BIND_PHASE: FAILED}
         return PatchPod(pod=event.pod, node=event.node, annotations=annotations, release_lock=not known.granted)
@@ -175,6 +182,15 @@ def without_served(current: str, served: str) -> str:
     if len(ours) != len(theirs):
         raise RecordError("pod assignment", 0, f"entries for {len(theirs) - 1} containers; accepted: {len(ours) - 1}")
     return ";".join(mine if other else "" for mine, other in zip(ours, theirs, strict=True))
+
+
+def same_instances(granted: str, identified: str) -> bool:
+    """Whether an agent says what the granted MIG instances are, and of no others."""
+    try:
+        ours, theirs = mig.decode(granted), mig.decode(identified)
+    except RecordError:
+        return False
+    return {(e.container, e.device, e.gpu, e.instance) for e in ours} == {(e.container, e.device, e.gpu, e.instance) for e in theirs}
 
 
 def all_emptied(text: str) -> str | None:

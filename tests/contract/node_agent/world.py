@@ -21,6 +21,7 @@ from hami_node_agent.granting import GrantPolicy
 from hami_node_agent.health import HealthRules
 from hami_node_agent.hostfiles import MemoryFiles
 from hami_node_agent.identity import ListedPod
+from hami_node_agent.mig_hardware import MigHardware
 from hami_node_agent.plugin import _answer
 from hami_protocol import assignment, keys, nodelock, subjects
 from hami_protocol.devices import AllocationMode, ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
@@ -118,7 +119,9 @@ class MemoryKubelet:
 class World:
     """What a scenario plays in."""
 
-    def __init__(self, mode: AllocationMode, *, cards: str = CARDS, files: MemoryFiles | None = None, **options: Any) -> None:
+    def __init__(
+        self, mode: AllocationMode, *, cards: str = CARDS, files: MemoryFiles | None = None, mig: MigHardware | None = None, **options: Any
+    ) -> None:
         self.clock = VirtualClock()
         self.store = ObjectStore(now=self.clock.utc, rng=random.Random(1))
         self.admin = MemoryCluster(self.store)
@@ -126,6 +129,7 @@ class World:
         self.bus = MemoryBus()
         self.files = files or MemoryFiles()
         self.hardware = profile.ProfileHardware(profile.read(cards), node=NODE)
+        self.mig = mig
         self.kubelet = MemoryKubelet()
         self.catalog = Catalog()
         self.mode = mode
@@ -151,6 +155,7 @@ class World:
             files=self.files,
             catalog=self.catalog,
             new_name=self._new_name,
+            mig=self.mig,
         )
 
     def _new_name(self) -> str:

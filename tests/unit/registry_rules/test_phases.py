@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
-from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
+from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, MigInstance, Placement, PodRef, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.kubernetes import ObjectMeta, Pod, PodSpec
@@ -144,3 +144,32 @@ def test_serving_only_ever_empties_entries(before: list[str], served_now: list[s
     merged = without_served(current, text).split(";")[:-1]
     assert all(after in ("", mine) for mine, after in zip(before, merged, strict=True))
     assert [after == "" for after in merged] == [not mine or not theirs for mine, theirs in zip(before, served_now, strict=True)]
+
+
+PLACE = '{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-A","profile":"1g.5gb","placement":{"start":6,"size":1}'
+IDENTIFIED = f'[{PLACE},"migUUID":"MIG-x","gpuInstanceID":7,"computeInstanceID":0}}]'
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        (IDENTIFIED, True),
+        (IDENTIFIED.replace('"start":6', '"start":5'), False),
+        (IDENTIFIED.replace("GPU-A", "GPU-B"), False),
+        (IDENTIFIED.replace('"deviceIndex":0', '"deviceIndex":1'), False),
+        ("rubbish", False),
+        ("", False),
+    ],
+)
+def test_what_mig_instances_are_is_written_where_they_are_the_granted_ones(phases: Phases, said: str, written: bool) -> None:
+    share = DeviceShare(
+        uuid="GPU-A",
+        type="NVIDIA",
+        memory_mib=4992,
+        cores=15,
+        instance=MigInstance(profile="1g.5gb", placement=Placement(start=6, size=1)),
+    )
+    held = VendorAssignment(vendor="NVIDIA", containers=(ContainerShares(container="c0", kind=ContainerKind.APP, shares=(share,)),))
+    phases.judge(PodAllocating(pod=POD, node="n1", assignments=(held,), bind_time_seconds=1))
+    annotations = carry_out(phases, AllocationSucceeded(pod=POD, node="n1", mig_allocations=said))
+    assert annotations.get(keys.MIG_ALLOCATIONS) == (said if written else None)
