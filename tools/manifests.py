@@ -44,6 +44,7 @@ def generated() -> dict[str, str]:
         "base/scheduler/kube-scheduler.yaml": lambda: scheduler_configuration.text(catalog.managed_resources),
         "base/webhook/webhooks.yaml": lambda: webhook_configurations.text(catalog),
         "components/admission-policies/policies.yaml": lambda: admission_policies.text(catalog),
+        "components/high-availability/kube-scheduler.yaml": lambda: scheduler_configuration.text(catalog.managed_resources, tls=True),
         "components/nats-accounts/accounts.conf": nats_configuration.text,
         "components/prometheus-operator/rules.yaml": prometheus_rules.text,
     }

@@ -17,6 +17,13 @@ from hami_devices.config import DeviceConfig, load
 from hami_rig.scheduler import configuration
 
 EXTENDER_URL = "http://127.0.0.1:9394"
+EXTENDER_NAME = "hami-scheduler"
+TLS = {
+    "serverName": EXTENDER_NAME,
+    "caFile": "/etc/hami/extender/ca.crt",
+    "certFile": "/etc/hami/extender/tls.crt",
+    "keyFile": "/etc/hami/extender/tls.key",
+}
 HEADER = """\
 # kube-scheduler beside the hami-scheduler extender, in one pod: `make docs` writes this file.
 #
@@ -27,9 +34,12 @@ HEADER = """\
 """
 
 
-def kube_scheduler(resources: tuple[str, ...]) -> dict[str, Any]:
-    """The configuration for ``resources``, as the API server's types spell it."""
+def kube_scheduler(resources: tuple[str, ...], *, tls: bool = False) -> dict[str, Any]:
+    """The configuration for ``resources``, as the API server's types spell it; with ``tls`` for extenders that show and want a certificate."""
     body = configuration.generate(resources, extender_url=EXTENDER_URL)
+    if tls:
+        (called,) = body["extenders"]
+        called |= {"urlPrefix": called["urlPrefix"].replace("http:", "https:"), "enableHTTPS": True, "tlsConfig": dict(TLS)}
     return {
         "apiVersion": body.pop("apiVersion"),
         "kind": body.pop("kind"),
@@ -40,9 +50,9 @@ def kube_scheduler(resources: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def text(resources: tuple[str, ...]) -> str:
+def text(resources: tuple[str, ...], *, tls: bool = False) -> str:
     """The file."""
-    return HEADER + msgspec.yaml.encode(kube_scheduler(resources)).decode()
+    return HEADER + msgspec.yaml.encode(kube_scheduler(resources, tls=tls)).decode()
 
 
 def main() -> None:

@@ -28,9 +28,10 @@ def address(identity: str) -> str | None:
 class Forwarder:
     """Hands requests to the leader; made by ``forwarding``."""
 
-    def __init__(self, session: aiohttp.ClientSession, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, session: aiohttp.ClientSession, tls: ssl.SSLContext | None, server_name: str) -> None:
         self._session = session
         self._tls = tls
+        self._server_name = server_name or None
 
     async def post(self, leader: str, path: str, body: bytes) -> bytes:
         """POST ``body`` to the replica with identity ``leader`` and return its answer.
@@ -44,7 +45,9 @@ class Forwarder:
             raise ConnectionError(f"the leader {leader} does not say where it is")
         headers = {FORWARDED: "1", "Content-Type": "application/json"}
         try:
-            async with self._session.post(url + path, data=io.BytesIO(body), headers=headers, ssl=self._tls or True) as answer:
+            async with self._session.post(
+                url + path, data=io.BytesIO(body), headers=headers, ssl=self._tls or True, server_hostname=self._server_name
+            ) as answer:
                 if answer.status != 200:
                     raise ConnectionError(f"the leader {leader} answered {answer.status}")
                 return await answer.read()
@@ -53,7 +56,12 @@ class Forwarder:
 
 
 @asynccontextmanager
-async def forwarding(tls: ssl.SSLContext | None = None) -> AsyncIterator[Forwarder]:
-    """A forwarder while the context is open; ``tls`` has the client certificate and the authority for an extender behind TLS."""
+async def forwarding(tls: ssl.SSLContext | None = None, *, server_name: str = "") -> AsyncIterator[Forwarder]:
+    """A forwarder while the context is open.
+
+    Args:
+        tls: has the client certificate and the authority, for extenders behind TLS.
+        server_name: that their certificates must be for; empty for the address in a leader's URL, which pods do not know beforehand.
+    """
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)) as session:
-        yield Forwarder(session, tls)
+        yield Forwarder(session, tls, server_name)

@@ -87,7 +87,7 @@ async def run(settings: Settings) -> None:
             if settings.leader_elect
             else None,
         )
-        forwarder = await stack.enter_async_context(forwarding(client_tls))
+        forwarder = await stack.enter_async_context(forwarding(client_tls, server_name=settings.extender_server_name))
         authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
         extender_app = extender.application(scheduler, forwarder)
         ports = {

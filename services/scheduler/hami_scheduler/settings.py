@@ -29,6 +29,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     extender_certificate: Annotated[str, Meta(description="path of the extender's certificate; empty means plain HTTP, for loopback")] = ""
     extender_key: Annotated[str, Meta(description="path of its key")] = ""
     extender_client_ca: Annotated[str, Meta(description="authority that kube-scheduler's client certificate must be of")] = ""
+    extender_server_name: Annotated[
+        str, Meta(description="name in the certificates of all replicas' extenders; empty means the address that they are called at")
+    ] = ""
     advertise_url: Annotated[str, Meta(description="where other replicas reach our extender; empty means its own address")] = ""
     api_host: Annotated[str, Meta(description="address of /v1")] = "127.0.0.1"
     api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0

@@ -36,6 +36,7 @@ from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.main import extender_tls
 from hami_scheduler.service import Scheduler
 from hami_scheduler.settings import Settings
+from tests.certificates import Authority
 from tests.contract.scheduler.world import World
 
 
@@ -317,6 +318,23 @@ async def test_behind_tls_only_who_shows_a_certificate_of_the_authority_is_answe
             assert msgspec.json.decode(answer)["Error"] == "extender args missing pod"
             with pytest.raises(aiohttp.ClientError):
                 await one.session.post(f"{url}/filter", data=b"{}", ssl=stranger)
+
+
+async def test_replicas_that_are_called_by_address_have_one_name_in_their_certificates(world: World, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("extender", "hami-scheduler")
+    settings = Settings(extender_certificate=str(certificate), extender_key=str(key), extender_client_ca=str(authority.certificate))
+    server, client = extender_tls(settings)
+    async with (
+        replica(world, "s1") as one,
+        forwarding(client, server_name="hami-scheduler") as right,
+        forwarding(client, server_name="another") as wrong,
+        serve_app(extender.application(one.scheduler, right), port=0, ssl=server) as port,
+    ):
+        leader = identity("s1", f"https://127.0.0.1:{port}")
+        assert msgspec.json.decode(await right.post(leader, "/filter", b"{}"))["Error"] == "extender args missing pod"
+        with pytest.raises(ConnectionError, match="another"):
+            await wrong.post(leader, "/filter", b"{}")
 
 
 def write_self_signed(certificate: Path, key: Path) -> None:

@@ -113,6 +113,20 @@ def test_who_may_call_whom(overlay: Manifests, source: str, target: str, wanted:
     assert allowed(overlay, source, target) == wanted
 
 
+def test_replicas_of_the_scheduler_call_each_other_where_there_are_several(overlay: Manifests) -> None:
+    several = overlay.one("Deployment", "hami-scheduler")["spec"]["replicas"] > 1
+    assert allowed(overlay, "hami-scheduler", "hami-scheduler") == ({9394} if several else set())
+
+
+def test_of_what_there_are_several_one_at_a_time_goes(overlay: Manifests) -> None:
+    for workload in overlay.of("Deployment"):
+        budgets = [
+            each for each in overlay.of("PodDisruptionBudget") if matches(each["spec"]["selector"], labels(workload["spec"]["template"]))
+        ]
+        assert bool(budgets) == (workload["spec"]["replicas"] > 1)
+        assert all(each["spec"]["maxUnavailable"] == 1 for each in budgets)
+
+
 def test_every_pod_has_a_policy_that_closes_it(overlay: Manifests) -> None:
     closing = [policy for policy in overlay.of("NetworkPolicy") if policy["spec"]["policyTypes"] == ["Ingress", "Egress"]]
     for name, pod in overlay.pods.items():

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from hami_node_agent.settings import Settings as AgentSettings
 from hami_registry.settings import Settings as RegistrySettings
+from hami_rig.scheduler import configuration
 from hami_runtime import settings
 from hami_scheduler.settings import Settings as SchedulerSettings
 from hami_webhook.settings import Settings as WebhookSettings
@@ -52,7 +54,9 @@ def test_a_service_accepts_its_environment(overlay_name: str, workload: str, nam
         assert read.health_host == "0.0.0.0"
         assert ports.pop("metrics") == read.health_port
         assert ports.pop("webhook", 0) == getattr(read, "webhook_port", 0)
-        assert ports.pop("extender", None) is None or read.extender_certificate
+        if "extender" in ports:
+            assert isinstance(read, SchedulerSettings)
+            assert ports.pop("extender") == read.extender_port
         assert not ports
     mounts = {mount["mountPath"] for mount in container.get("volumeMounts", ())}
     for path in (read.nats_ca, read.nats_certificate, read.nats_key):
@@ -64,16 +68,37 @@ def test_a_service_accepts_its_environment(overlay_name: str, workload: str, nam
 
 
 def test_the_extender_is_where_kube_scheduler_calls_it(overlay: Manifests) -> None:
-    from hami_rig.scheduler import configuration
-
-    extender = next(each for each in overlay.pods["hami-scheduler"]["spec"]["containers"] if each["name"] == "extender")
-    read = settings.load(SchedulerSettings, environment(extender))
+    containers = {each["name"]: each for each in overlay.pods["hami-scheduler"]["spec"]["containers"]}
+    read = settings.load(SchedulerSettings, environment(containers["extender"]))
     (found,) = [each for each in overlay.of("ConfigMap") if each["metadata"]["name"].startswith("hami-kube-scheduler")]
     called = configuration.load(found["data"]["kube-scheduler.yaml"])
-    assert called.extenders[0].url_prefix == f"http://127.0.0.1:{read.extender_port}"
-    assert read.extender_host == "127.0.0.1"
+    scheme = "https" if read.extender_certificate else "http"
+    assert called.extenders[0].url_prefix == f"{scheme}://127.0.0.1:{read.extender_port}"
     assert called.extenders[0].timeout_seconds > read.bind_timeout_seconds
     assert [profile.scheduler_name for profile in called.profiles] == [settings.load(WebhookSettings, {}).scheduler_name]
+
+
+def test_an_extender_that_others_reach_shows_a_certificate_and_asks_for_one(overlay: Manifests) -> None:
+    containers = {each["name"]: each for each in overlay.pods["hami-scheduler"]["spec"]["containers"]}
+    read = settings.load(SchedulerSettings, environment(containers["extender"]))
+    if overlay.one("Deployment", "hami-scheduler")["spec"]["replicas"] == 1:
+        assert read.extender_host == "127.0.0.1"
+        return
+    assert read.extender_client_ca
+    assert read.advertise_url == f"https://{GIVEN['status.podIP']}:{read.extender_port}"
+    (found,) = [each for each in overlay.of("ConfigMap") if each["metadata"]["name"].startswith("hami-kube-scheduler")]
+    (extender,) = yaml.safe_load(found["data"]["kube-scheduler.yaml"])["extenders"]
+    shown = extender["tlsConfig"]
+    assert extender["enableHTTPS"] is True
+    assert (shown["caFile"], shown["certFile"], shown["keyFile"]) == (
+        read.extender_client_ca,
+        read.extender_certificate,
+        read.extender_key,
+    )
+    assert shown["serverName"] == read.extender_server_name
+    assert shown["serverName"] in overlay.one("Certificate", "hami-extender")["spec"]["dnsNames"]
+    for container in containers.values():
+        assert shown["certFile"].rpartition("/")[0] in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
 def test_a_webhook_is_called_where_it_listens(overlay: Manifests) -> None:
