@@ -48,6 +48,8 @@ EVENTS: tuple[events.Event, ...] = (
     events.ContainerServed(pod=POD, node=NODE, container="main", vendor="NVIDIA", to_allocate=";"),
     events.AllocationSucceeded(pod=POD, node=NODE),
     events.AllocationFailed(pod=POD, node=NODE, reason="two pending grants fit"),
+    events.ShareResizeApplied(pod=POD, node=NODE, assignments=ASSIGNMENTS, generation=2),
+    events.ShareResizeRefused(pod=POD, node=NODE, generation=2, reason="container main uses 3500 MiB; accepted: at least that"),
     events.PodRefused(
         pod=POD,
         summary="asks 24576 MiB on one card; the largest free is 22576 MiB on gpu-node.example",

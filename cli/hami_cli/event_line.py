@@ -33,6 +33,8 @@ _LINES: Final[dict[type[Any], tuple[str, Callable[[Any], str]]]] = {
     events.ContainerServed: ("served", lambda event: f"{event.pod} on {event.node}: container {event.container}"),
     events.AllocationSucceeded: ("success", lambda event: f"{event.pod} on {event.node}"),
     events.AllocationFailed: ("failed", lambda event: f"{event.pod} on {event.node}: {event.reason}"),
+    events.ShareResizeApplied: ("applied", lambda event: f"{event.pod} on {event.node}: {shares_text(event.assignments)}"),
+    events.ShareResizeRefused: ("kept", lambda event: f"{event.pod} on {event.node}: {event.reason}"),
     events.PodReleased: ("released", lambda event: f"{event.pod} on {event.node}" + (f": {event.reason}" if event.reason else "")),
     events.PodRefused: ("refused", lambda event: f"{event.pod}: {event.summary}"),
     events.PodPlaced: ("placed", lambda event: f"{event.pod} on {event.node}: {event.fitting_node_count} of {event.node_count} nodes fit"),

@@ -110,6 +110,8 @@ class AllocationSucceeded(_Event, frozen=True, kw_only=True, tag="allocation_suc
 
     pod: PodRef
     node: str
+    mig_allocations: str = ""
+    """The annotation ``hami.io/vgpu-mig-allocations`` with what the instances are on their cards; empty where the pod holds none."""
 
 
 class AllocationFailed(_Event, frozen=True, kw_only=True, tag="allocation_failed"):
@@ -118,6 +120,27 @@ class AllocationFailed(_Event, frozen=True, kw_only=True, tag="allocation_failed
     pod: PodRef
     node: str
     reason: str
+
+
+class ShareResizeApplied(_Event, frozen=True, kw_only=True, tag="share_resize_applied"):
+    """The grant files say the new sizes: the limits that hold from now on."""
+
+    pod: PodRef
+    node: str
+    assignments: tuple[VendorAssignment, ...]
+    generation: Annotated[int, Meta(ge=1)]
+    """Of the ``ShareResized`` that was carried out."""
+
+
+class ShareResizeRefused(_Event, frozen=True, kw_only=True, tag="share_resize_refused"):
+    """The sizes stay as they were."""
+
+    pod: PodRef
+    node: str
+    generation: Annotated[int, Meta(ge=1)]
+    """Of the ``ShareResized`` that was not carried out."""
+    reason: str
+    """With figures: what is in use, and what would be accepted."""
 
 
 # HAMI_VERDICTS
@@ -185,9 +208,18 @@ class NodeUsage(_Event, frozen=True, kw_only=True, tag="node_usage"):
 
 DeviceEvent = DevicesReported | LivenessChanged
 GrantEvent = PodAssigned | AssignmentLapsed | PodAllocating | ShareResized | PodReleased
-OutcomeEvent = ContainerServed | AllocationSucceeded | AllocationFailed | PodReleased
+OutcomeEvent = ContainerServed | AllocationSucceeded | AllocationFailed | ShareResizeApplied | ShareResizeRefused | PodReleased
 AllocationEvent = (
-    PodAssigned | AssignmentLapsed | PodAllocating | ShareResized | PodReleased | ContainerServed | AllocationSucceeded | AllocationFailed
+    PodAssigned
+    | AssignmentLapsed
+    | PodAllocating
+    | ShareResized
+    | PodReleased
+    | ContainerServed
+    | AllocationSucceeded
+    | AllocationFailed
+    | ShareResizeApplied
+    | ShareResizeRefused
 )
 VerdictEvent = PodRefused | PodPlaced
 UsageEvent = NodeUsage
@@ -202,6 +234,8 @@ Event = (
     | ContainerServed
     | AllocationSucceeded
     | AllocationFailed
+    | ShareResizeApplied
+    | ShareResizeRefused
     | PodRefused
     | PodPlaced
     | NodeUsage

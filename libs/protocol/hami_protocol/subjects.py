@@ -103,6 +103,11 @@ def node_grants(node: str) -> str:
     return f"hami.v1.allocations.{token(node)}.*.*.grant"
 
 
+def pod_allocations(namespace: str, pod: str) -> str:
+    """All that was ever granted to one pod, and its namesakes, on whatever node."""
+    return f"hami.v1.allocations.*.{token(namespace)}.{token(pod)}.*"
+
+
 def verdict(namespace: str, pod: str) -> str:
     """Where the scheduler says why."""
     return f"hami.v1.verdicts.{token(namespace)}.{token(pod)}"
@@ -130,6 +135,8 @@ def subject_of(event: events.Event, *, by_agent: bool = False) -> str:
         case events.PodAssigned() | events.AssignmentLapsed() | events.PodAllocating() | events.ShareResized():
             return grant(event.node, event.pod.namespace, event.pod.name)
         case events.ContainerServed() | events.AllocationSucceeded() | events.AllocationFailed() | events.PodReleased():
+            return outcome(event.node, event.pod.namespace, event.pod.name)
+        case events.ShareResizeApplied() | events.ShareResizeRefused():
             return outcome(event.node, event.pod.namespace, event.pod.name)
         case events.PodRefused() | events.PodPlaced():
             return verdict(event.pod.namespace, event.pod.name)

@@ -39,6 +39,8 @@ _AllocationEvents = (
     | events.ContainerServed
     | events.AllocationSucceeded
     | events.AllocationFailed
+    | events.ShareResizeApplied
+    | events.ShareResizeRefused
 )
 
 

@@ -24,7 +24,9 @@ from hami_protocol.events import (
     PodAllocating,
     PodAssigned,
     PodReleased,
+    ShareResizeApplied,
     ShareResized,
+    ShareResizeRefused,
 )
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
@@ -67,7 +69,7 @@ class GrantLog:
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, attempt=event_id.rpartition("/")[2])
             case PodAllocating() | ShareResized():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True)
-            case ContainerServed() | AllocationSucceeded() | AllocationFailed():
+            case ContainerServed() | AllocationSucceeded() | AllocationFailed() | ShareResizeApplied() | ShareResizeRefused():
                 earlier = self._said.get(uid)
                 announced = earlier is not None and earlier.announced
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=announced)

@@ -21,7 +21,9 @@ from hami_protocol.events import (
     PodAllocating,
     PodAssigned,
     PodReleased,
+    ShareResizeApplied,
     ShareResized,
+    ShareResizeRefused,
 )
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
@@ -127,6 +129,8 @@ class Feeds:
                 | ContainerServed()
                 | AllocationSucceeded()
                 | AllocationFailed()
+                | ShareResizeApplied()
+                | ShareResizeRefused()
             ):
                 self._picture.allocation_event(event, event_id)
             case _:
