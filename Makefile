@@ -65,8 +65,9 @@ bench: $(STAMP) ## Measure what the budgets name, into build/bench/*.json
 bench-shim: $(STAMP) build/cshim/libvgpu.so ## Measure the shim's own cost
 	@$(MAKE) --no-print-directory -C cshim bench
 
-cluster-test: $(STAMP) ## Run the tests that need a real Kubernetes; says why where it cannot
-	@$(BIN)/python -m pytest -q -m cluster tests/cluster
+cluster-test: $(STAMP) build/cshim/libvgpu.so ## Run what needs a real Kubernetes (built once, by HAMI_TEST_KUBE_VERSION=1.34|1.36|1.37); says why where it cannot
+	@$(BIN)/python -m tests.cluster.harness
+	@$(BIN)/python -m pytest -q -m cluster tests
 
 lock: ## Pin the requirements anew, by hash, naming no index
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

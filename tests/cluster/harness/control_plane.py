@@ -136,7 +136,7 @@ class ControlPlane:
                 CONTROLLERS,
                 *("--kubeconfig", str(self.kubeconfig(CONTROLLERS)), "--use-service-account-credentials", "--leader-elect=false"),
                 *("--service-account-private-key-file", str(secret), "--bind-address", "127.0.0.1", "--secure-port", "0"),
-                *("--controllers", ",".join(self._controllers), "--node-monitor-grace-period", "20s"),
+                *("--controllers", ",".join(self._controllers), "--node-monitor-grace-period", "120s"),
             )
             await self.answers(CONTROLLERS, "/api/v1/namespaces/default/serviceaccounts/default")
 

@@ -149,7 +149,7 @@ class Installation:
         )
         write_images(self.folder / "images")
         await self.plane.__aenter__()
-        await asyncio.gather(self._start_nats(), self._apply_deployment(), *(self._start_node(node) for node in self.rig_nodes.values()))
+        await asyncio.gather(self._start_nats(), self.apply_deployment(), *(self._start_node(node) for node in self.rig_nodes.values()))
         paths = ServicePaths(folder=self.folder, nats_url=self.nats_url, device_config=None, shim=self._install_shim(), log_level="info")
         services = service_environments(self.rig_nodes.values(), paths)
         self._say(f"starting {', '.join(services)}")
@@ -220,7 +220,14 @@ class Installation:
 
         await self.plane.until(listens, NATS, "it does not listen")
 
-    async def _apply_deployment(self) -> None:
+    async def remove_admission(self) -> None:
+        """Take webhooks and policies away, as before an installation of ours."""
+        kinds = (
+            "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicybindings,validatingadmissionpolicies"
+        )
+        await kubectl(self.kubeconfig, "delete", kinds, "--all")
+
+    async def apply_deployment(self) -> None:
         """What of the deployment is the API server's; the programs run as processes of this harness."""
         everything = yaml.safe_load_all(await kubectl(self.kubeconfig, "kustomize", str(FIXTURES)))
         path = self.folder / "deployment.yaml"

@@ -1,0 +1,92 @@
+"""Every overlay as a real API server takes it: accepted without a warning, the same when applied again, and gone when deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from hami_rig.kubectl import kubectl
+from tests.cluster.harness import building
+from tests.cluster.harness.control_plane import ControlPlane
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KUSTOMIZE = building.ROOT / "deploy" / "kustomize"
+OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
+OF_OTHERS = {
+    "cert-manager.io": {"Certificate": "certificates", "Issuer": "issuers"},
+    "monitoring.coreos.com": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
+}
+
+
+def a_definition(group: str, kind: str, plural: str) -> dict[str, Any]:
+    """Of a kind whose operator is not here: whatever it holds is accepted."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [version],
+        },
+    }
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plane() -> AsyncIterator[ControlPlane]:
+    if reason := building.lacking():
+        pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
+    async with ControlPlane(controllers=()) as running:
+        definitions = running.folder / "definitions.yaml"
+        found = [a_definition(group, kind, plural) for group, kinds in OF_OTHERS.items() for kind, plural in kinds.items()]
+        definitions.write_text(yaml.safe_dump_all(found))
+        await kubectl(running.admin, "apply", "-f", str(definitions))
+        await kubectl(running.admin, "wait", "--for=condition=Established", "customresourcedefinitions", "--all")
+        yield running
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+async def test_an_overlay_is_accepted_and_applied_again_changes_nothing(plane: ControlPlane, overlay: str) -> None:
+    folder = str(KUSTOMIZE / "overlays" / overlay)
+    await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")  # whether it has a volume cannot be changed
+    said = await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
+    assert "Warning" not in said
+    made = await versions(plane, folder)
+    assert len(made) == len(said.splitlines())
+    await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
+    assert await versions(plane, folder) == made
+
+
+async def versions(plane: ControlPlane, folder: str) -> dict[tuple[str, str], str]:
+    """Each object's version, which changes when anything of it does."""
+    found = json.loads(await kubectl(plane.admin, "get", "-k", folder, "-o", "json"))["items"]
+    return {(each["kind"], each["metadata"]["name"]): each["metadata"]["resourceVersion"] for each in found}
+
+
+async def test_applied_again_it_leaves_the_webhooks_certificate_alone(plane: ControlPlane) -> None:
+    folder = str(KUSTOMIZE / "overlays" / "minimal")
+    await kubectl(plane.admin, "apply", "-k", folder)
+    trusted = json.dumps([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "TFMwdExTMEs="}])
+    await kubectl(plane.admin, "patch", "mutatingwebhookconfiguration", "vgpu.hami.io", "--type=json", "--patch", trusted)
+    for apply in (("apply",), ("apply", "--server-side", "--force-conflicts")):
+        await kubectl(plane.admin, *apply, "-k", folder)
+        found = json.loads(await kubectl(plane.admin, "get", "mutatingwebhookconfiguration", "vgpu.hami.io", "-o", "json"))
+        assert found["webhooks"][0]["clientConfig"]["caBundle"] == "TFMwdExTMEs="
+
+
+async def test_deleted_it_leaves_nothing_that_is_called(plane: ControlPlane) -> None:
+    folder = str(KUSTOMIZE / "overlays" / "production")
+    await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")
+    await kubectl(plane.admin, "apply", "-k", folder)
+    await kubectl(plane.admin, "delete", "--wait=false", "-k", folder)
+    kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,clusterroles,clusterrolebindings"
+    assert not [line for line in (await kubectl(plane.admin, "get", kinds, "-o", "name")).splitlines() if "hami" in line]
