@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import typer
 
-from hami_cli import events, explain, rig
+from hami_cli import cordon, diagnose, doctor, events, explain, report, rig, simulate, summary, top, trace
 from hami_runtime import logs
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
     help="Share accelerators between Kubernetes pods: try it, watch it, ask it why.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done and something was found wrong, 130 interrupted.",
 )
-app.add_typer(rig.app, name="rig")
-app.command(name="events")(events.events)
+app.command(name="top")(top.top)
 app.command(name="explain")(explain.explain)
+app.command(name="diagnose")(diagnose.diagnose)
+app.command(name="trace")(trace.trace)
+app.command(name="events")(events.events)
+app.command(name="simulate")(simulate.simulate)
+app.command(name="summary")(summary.summary)
+app.command(name="report")(report.report)
+app.command(name="cordon")(cordon.cordon)
+app.command(name="uncordon")(cordon.uncordon)
+app.command(name="doctor")(doctor.doctor)
+app.add_typer(rig.app, name="rig")
 
 
 def main() -> None:
     """Run the command line. What the libraries below have to say is shown only when something is wrong."""
-    logs.configure("warning", "hami")
+    logs.configure("error", "hami")
     app()
 
 

@@ -5,10 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 
 FILE_NAME = "rig.json"
+NATS_URL = "nats://127.0.0.1:4222"
+SCHEDULER_URL = "http://127.0.0.1:8080"
+
+KubeconfigOption = Annotated[
+    str,
+    typer.Option("--kubeconfig", envvar="KUBECONFIG", help="The cluster; default: ~/.kube/config, or the pod's own.", show_default=False),
+]
+ContextOption = Annotated[str, typer.Option("--context", help="Context in the kubeconfig; default: its current one.", show_default=False)]
+NatsOption = Annotated[
+    str,
+    typer.Option("--nats", envvar=["NATS_URL", "HAMI_NATS_URL"], help="Where the bus is; default: that of the rig.", show_default=False),
+]
+SchedulerOption = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar="HAMI_SCHEDULER_URL", help="Where the scheduler answers /v1; default: that of the rig.", show_default=False
+    ),
+]
+TokenOption = Annotated[str, typer.Option("--token", envvar="HAMI_TOKEN", help="Bearer token, where one is asked for.", show_default=False)]
+DeviceConfigOption = Annotated[
+    str,
+    typer.Option("--device-config", envvar="HAMI_DEVICE_CONFIG", help="The cluster's device configuration; default: the usual names."),
+]
+NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="The pod's namespace.")]
 
 
 def place(key: str, given: str, default: str, *, environ: Mapping[str, str] | None = None) -> str:
@@ -21,3 +47,9 @@ def place(key: str, given: str, default: str, *, environ: Mapping[str, str] | No
     except (OSError, msgspec.DecodeError):
         return default
     return str(places.get(key, default))
+
+
+def kubeconfig_path(given: str) -> str | None:
+    """The kubeconfig to read; None for the service account of the pod that we run in."""
+    usual = Path.home() / ".kube" / "config"
+    return given or (str(usual) if usual.exists() else None)

@@ -1,0 +1,105 @@
+"""``hami diagnose``: what is wrong with a pod, where that was read, and the next command."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from hami_cli import live
+from hami_cli.diagnosis import Diagnosis, Evidence
+from hami_cli.diagnosis import diagnose as diagnosis_of
+from hami_cli.exits import FAILED, FOUND, CommandError, run
+from hami_cli.output import Format, OutputOption, coloured, plain, show, strong
+from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NamespaceOption, NatsOption
+from hami_devices.requests import RequestError
+from hami_protocol.events import PodRefused
+from hami_protocol.kubernetes import Pod
+from hami_runtime.bus.port import BusError
+from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
+
+
+def diagnose(
+    pod: Annotated[str, typer.Argument(help="Name of the pod; also of one that never came to be.")],
+    namespace: NamespaceOption = "default",
+    output: OutputOption = Format.TABLE,
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    nats: NatsOption = "",
+    device_config: DeviceConfigOption = "",
+) -> None:
+    """Say what is wrong with a pod: cause, remedy, and the next command to run.
+
+    Reads its conditions, container states, annotations and events, and the scheduler's verdict. Exits with 3 where something is wrong.
+
+    [bold]Examples[/]
+
+    $ hami diagnose too-big
+
+    $ hami diagnose trainer-0 -n research -o json
+    """
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, device_config=device_config)
+    evidence = run("diagnose", _gather(where, namespace, pod))
+    found = diagnosis_of(evidence)
+    show(found, output, lambda: text(found))
+    if evidence.pod is None and not found.findings:
+        raise SystemExit(FAILED)
+    if found.findings:
+        raise SystemExit(FOUND)
+
+
+def text(found: Diagnosis) -> str:
+    """The diagnosis for people."""
+    head = strong(f"{found.namespace}/{found.pod}") + f"  {found.phase}" + (f"  on {found.node}" if found.node else "")
+    if not found.findings:
+        nothing = (
+            "there is no such pod, and no event says why" if found.phase == "not found" else "nothing is wrong that could be seen from here"
+        )
+        return f"{head}\n{nothing}"
+    parts = [head]
+    for each in found.findings:
+        parts += [
+            "",
+            coloured(plain(each.cause), "red"),
+            f"  object:  {plain(each.object)}",
+            f"  read in: {plain(each.read_from)}: {plain(each.text)}",
+            f"  remedy:  {each.remedy}",
+            f"  next:    {each.next_command}",
+        ]
+    return "\n".join(parts)
+
+
+async def _gather(where: live.Where, namespace: str, name: str) -> Evidence:
+    catalog = where.catalog()
+    async with where.cluster() as cluster:
+        try:
+            pod: Pod | None = await cluster.get(PODS, name, namespace=namespace)
+        except NotFound:
+            pod = None
+        events = (await cluster.list(EVENTS, namespace=namespace)).items
+    request_error, holds_devices = "", False
+    if pod is not None:
+        try:
+            holds_devices = bool(catalog.read_pod(pod).asks)
+        except RequestError as exc:
+            request_error = str(exc)
+    waits = pod is not None and not pod.spec.node_name and holds_devices
+    return Evidence(
+        namespace=namespace,
+        name=name,
+        pod=pod,
+        events=tuple(events),
+        refusal=await _refusal(where, pod) if pod is not None and waits else None,
+        request_error=request_error,
+        holds_devices=holds_devices,
+    )
+
+
+async def _refusal(where: live.Where, pod: Pod) -> PodRefused | None:
+    """The verdict; None where the bus cannot be asked, for the conditions say most of it."""
+    try:
+        async with where.bus() as bus:
+            return await asyncio.wait_for(live.refusal(bus, pod), live.CONNECT_SECONDS)
+    except (BusError, CommandError, TimeoutError):
+        return None

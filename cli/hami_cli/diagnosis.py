@@ -1,0 +1,444 @@
+"""What is wrong with a pod, and what to do: from its conditions, container states, annotations, events and the scheduler's verdict. Pure.
+
+A finding is never a guess without a source: it names the object, the text that it was read from, and the next command to run. The signs are one
+table; the first that a text matches wins, so what is particular comes before what is general.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from msgspec import Struct
+
+from hami_protocol import keys
+from hami_protocol.events import PodRefused
+from hami_protocol.kubernetes import ContainerStatus, Pod
+
+MOST_TEXT: Final = 1000
+_OUT_OF_MEMORY_EXIT: Final = 137
+
+
+class Sign(Struct, frozen=True, kw_only=True):
+    """What a text says about what is wrong."""
+
+    pattern: re.Pattern[str]
+    cause: str
+    remedy: str
+    command: str
+    """With ``{namespace}``, ``{pod}`` and ``{node}``."""
+
+
+class Finding(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One thing that is wrong."""
+
+    cause: str
+    object: str
+    """As ``pod/default/p``."""
+    read_from: str
+    """Where the text is, as ``condition PodScheduled``."""
+    text: str
+    remedy: str
+    next_command: str
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True, rename="camel"):
+    """All that was found."""
+
+    namespace: str
+    pod: str
+    phase: str
+    node: str
+    findings: tuple[Finding, ...]
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """What a diagnosis is made from."""
+
+    namespace: str
+    name: str
+    pod: Pod | None
+    """None where there is no such pod: then only events can tell why."""
+    events: tuple[dict[str, Any], ...] = ()
+    """Kubernetes Events of its namespace."""
+    refusal: PodRefused | None = None
+    request_error: str = ""
+    """Why its request for devices cannot be read."""
+    holds_devices: bool = False
+
+
+class _Text(Struct, frozen=True, kw_only=True):
+    object: str
+    source: str
+    text: str
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """What is wrong, each cause and object once, in the order of the pod's way: admission, scheduling, devices, images, running."""
+    pod = evidence.pod
+    node = pod.spec.node_name if pod else ""
+    found: dict[tuple[str, str], Finding] = {}
+    for said in _texts(evidence):
+        for sign in _signs(said.text, said.source):
+            finding = Finding(
+                cause=sign.cause,
+                object=said.object,
+                read_from=said.source,
+                text=said.text[:MOST_TEXT],
+                remedy=sign.remedy,
+                next_command=_command(sign.command, namespace=evidence.namespace, pod=evidence.name, node=node),
+            )
+            found.setdefault((finding.cause, finding.object), finding)
+    return Diagnosis(
+        namespace=evidence.namespace,
+        pod=evidence.name,
+        phase=pod.status.phase if pod else "not found",
+        node=node,
+        findings=tuple(found.values()),
+    )
+
+
+def _texts(evidence: Evidence) -> Iterator[_Text]:
+    pod, name = evidence.pod, f"pod/{evidence.namespace}/{evidence.name}"
+    if pod is None:
+        yield from _creation_failures(evidence)
+        return
+    if evidence.request_error:
+        yield _Text(object=name, source="the pod's request", text=f"request refused: {evidence.request_error}")
+    if not pod.spec.node_name:
+        yield from _scheduling(evidence, pod, name)
+    phase = pod.metadata.annotations.get(keys.BIND_PHASE)
+    if phase == "failed" or (phase == "allocating" and pod.status.phase == "Failed"):
+        yield _Text(object=name, source=f"annotation {keys.BIND_PHASE}", text=f"{keys.BIND_PHASE}: {phase}")
+    if pod.status.reason or pod.status.message:
+        yield _Text(object=name, source="status", text=": ".join(filter(None, (pod.status.reason, pod.status.message))))
+    for status in (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())):
+        yield from _container(name, status)
+    yield from _own_events(evidence, pod, name)
+
+
+def _scheduling(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
+    if evidence.refusal is not None:
+        reasons = ", ".join(f"{count} nodes: {reason}" for reason, count in sorted(evidence.refusal.reasons.items()))
+        nearest = "; ".join(f"{each.node}: {each.detail}" for each in evidence.refusal.nearest if each.detail)
+        text = " | ".join(filter(None, (evidence.refusal.summary, reasons, nearest)))
+        yield _Text(object=name, source="the scheduler's verdict", text=text)
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status != "True" and condition.message:
+            yield _Text(object=name, source="condition PodScheduled", text=condition.message)
+    if pod.spec.scheduling_gates:
+        yield _Text(object=name, source="spec.schedulingGates", text="scheduling gates are set")
+
+
+def _container(name: str, status: ContainerStatus) -> Iterator[_Text]:
+    where = f"{name}/{status.name}"
+    state = status.state
+    waiting = state.waiting if state else None
+    if waiting:
+        yield _Text(
+            object=where, source="state waiting", text=": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+        )
+    for source, ended in (("state terminated", state), ("last state terminated", status.last_state)):
+        end = ended.terminated if ended else None
+        if end is not None and end.exit_code:
+            yield _Text(object=where, source=source, text=f"{end.reason or 'Error'}: exit code {end.exit_code}")
+
+
+def _own_events(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
+    """Warnings on the pod, the newest first. What held it back before it was bound is over once it is."""
+    mine = [event for event in evidence.events if _involved(event).get("uid") == pod.metadata.uid and event.get("type") != "Normal"]
+    for event in sorted(mine, key=_when, reverse=True):
+        reason = str(event.get("reason", ""))
+        if pod.spec.node_name and reason in {"FailedScheduling", "FilteringFailed"}:
+            continue
+        yield _Text(object=name, source=f"event {reason}", text=f"{reason}: {event.get('message', '')}")
+
+
+def _creation_failures(evidence: Evidence) -> Iterator[_Text]:
+    """Why a pod never came to be: what its controller was told."""
+    for event in sorted(evidence.events, key=_when, reverse=True):
+        owner = _involved(event)
+        if event.get("reason") == "FailedCreate" and evidence.name.startswith(str(owner.get("name") or "\0")):
+            kind = str(owner.get("kind", "object")).lower()
+            text = f"FailedCreate: {event.get('message', '')}"
+            yield _Text(object=f"{kind}/{evidence.namespace}/{owner.get('name')}", source="event FailedCreate", text=text)
+
+
+def _involved(event: dict[str, Any]) -> dict[str, Any]:
+    involved = event.get("involvedObject")
+    return involved if isinstance(involved, dict) else {}
+
+
+def _when(event: dict[str, Any]) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or (event.get("metadata") or {}).get("creationTimestamp") or "")
+
+
+def _signs(text: str, source: str) -> Iterator[Sign]:
+    """What ``text`` says. A scheduling message names several causes at once; of images and ends of containers the first is meant."""
+    several = source in {"the scheduler's verdict", "condition PodScheduled"} or "FailedScheduling" in source or "FilteringFailed" in source
+    for table, all_of_them in ((_SCHEDULING, several), (_IMAGES, False), (_ADMISSION, False), (_DEVICES, False), (_RUNNING, False)):
+        matching = [sign for sign in table if sign.pattern.search(text)]
+        yield from matching if all_of_them else matching[:1]
+        if matching:
+            return
+
+
+def _command(template: str, **names: str) -> str:
+    return template.format(**{key: shlex.quote(value) if value else "''" for key, value in names.items()})
+
+
+def _sign(pattern: str, cause: str, remedy: str, command: str) -> Sign:
+    return Sign(pattern=re.compile(pattern, re.IGNORECASE), cause=cause, remedy=remedy, command=command)
+
+
+_EXPLAIN: Final = "hami explain {pod} -n {namespace}"
+_DESCRIBE: Final = "kubectl describe pod {pod} -n {namespace}"
+_LOGS: Final = "kubectl logs {pod} -n {namespace} --all-containers --previous"
+_PULL_SECRETS: Final = "kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.imagePullSecrets}}'"
+
+_SCHEDULING: Final[tuple[Sign, ...]] = (
+    _sign(
+        r"exceeded quota|exceeding resource quota|ResourceQuota|quota of namespace|over (its|the) quota|\bquota\b.*(exceed|left|allows)",
+        "the namespace's quota is used up",
+        "raise the quota, lower the request, or let other pods of the namespace end",
+        "kubectl describe resourcequota -n {namespace}",
+    ),
+    _sign(
+        r"CardInsufficientMemory",
+        "no card has so much memory free",
+        "ask for what the verdict says would fit, wait for a release, or add cards",
+        _EXPLAIN,
+    ),
+    _sign(
+        r"CardInsufficientCore|CardComputeUnitsExhausted|all cores taken",
+        "no card has so many cores free",
+        "lower the cores that are asked for, wait for a release, or add cards",
+        _EXPLAIN,
+    ),
+    _sign(
+        r"CardTimeSlicingExhausted|all shares taken",
+        "every card is shared by as many containers as it may be",
+        "wait for a release, or raise the split count of the node's cards",
+        "hami top cards",
+    ),
+    _sign(
+        r"ExclusiveDeviceAllocateConflict|needs a card that nobody uses",
+        "a whole card is asked for and every card is in use",
+        "ask for a share, wait for an idle card, or add cards",
+        "hami top cards",
+    ),
+    _sign(
+        r"CardTypeMismatch|type not accepted",
+        "the pod's annotations accept none of the cards' models",
+        "mend nvidia.com/use-gputype and nouse-gputype, or add such cards",
+        "hami top cards",
+    ),
+    _sign(
+        r"CardUuidMismatch|UUID not accepted",
+        "the pod's annotations accept none of the cards' UUIDs",
+        "mend nvidia.com/use-gpuuuid and nouse-gpuuuid",
+        "hami top cards",
+    ),
+    _sign(
+        r"CardNotHealth|CardUnhealthy|cards unhealthy",
+        "cards are unhealthy",
+        "look at the node-agent's events on the node, and at the driver",
+        "hami top cards",
+    ),
+    _sign(r"CardCordoned|cards cordoned", "cards are cordoned", "put them back with hami uncordon", "hami top cards"),
+    _sign(
+        r"NumaNotFit|one NUMA node",
+        "no NUMA node has as many cards free",
+        "ask for fewer cards, or drop nvidia.com/numa-bind",
+        _EXPLAIN,
+    ),
+    _sign(
+        r"NodeInsufficientDevice|node has \d+; would fit|AllocatedCardsInsufficientRequest|asks \d+ distinct cards",
+        "no node has so many cards",
+        "ask for fewer cards in one container: they must all be on one node",
+        "hami top nodes",
+    ),
+    _sign(
+        r"CardMigTopologyInfeasible|ModeNotFit|CardNotFoundCustomFilterRule|CardQosPolicyMismatch|CardAppClassMismatch",
+        "cards are cut, or used by others, in a way that does not go with this pod",
+        "mend the pod's mode, profile, QoS or class annotation, or wait for such cards",
+        _EXPLAIN,
+    ),
+    _sign(
+        r"node unregistered|node not reporting|registered no \S+ device|not registered its",
+        "nodes have not registered their devices",
+        "see that the node-agent runs there and reaches the bus",
+        "hami doctor",
+    ),
+    _sign(
+        r"cannot be read|invalid device request|unreadable record|request refused",
+        "a record or the request cannot be read",
+        "mend the field that is named",
+        _EXPLAIN,
+    ),
+    _sign(
+        r"untolerated taint|had taints? that the pod didn't tolerate",
+        "nodes have taints that the pod does not tolerate",
+        "add a toleration, or take the taint off the node",
+        "kubectl get nodes -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints",
+    ),
+    _sign(
+        r"didn't match Pod's node affinity/selector|node\(s\) didn't match node selector|didn't match pod (anti-)?affinity",
+        "node selector or affinity matches no node",
+        "mend the selector, label nodes, or relax the affinity",
+        "kubectl get nodes --show-labels",
+    ),
+    _sign(
+        r"persistentvolumeclaim \S+ not found",
+        "a volume claim that the pod names does not exist",
+        "create the claim, or mend its name in the pod",
+        "kubectl get pvc -n {namespace}",
+    ),
+    _sign(
+        r"unbound immediate PersistentVolumeClaims|didn't find available persistent volumes|volume node affinity conflict",
+        "a volume claim is not bound",
+        "look at its storage class and at the volumes that there are",
+        "kubectl describe pvc -n {namespace}",
+    ),
+    _sign(
+        r"insufficient (cpu|memory|ephemeral-storage|hugepages\S*|pods|[\w.-]+/[\w.-]+)|too many pods",
+        "nodes have too little CPU, memory or devices left",
+        "lower the request, add nodes, or look at quotas and at what else runs there",
+        "kubectl describe nodes",
+    ),
+    _sign(
+        r"scheduling gates?",
+        "the pod is held back by its scheduling gates",
+        "whoever set them must remove them",
+        "kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.schedulingGates}}'",
+    ),
+    _sign(
+        r"node\(s\) were unschedulable",
+        "nodes are cordoned",
+        "kubectl uncordon the nodes that are to take pods again",
+        "kubectl get nodes",
+    ),
+    _sign(
+        r"^FailedScheduling|extender",
+        "kube-scheduler could not place the pod",
+        "see that the extender is there and answers",
+        "hami doctor",
+    ),
+)
+_PULLING: Final = r"(ErrImagePull|ImagePullBackOff|Failed to pull|pull(ing)? image|failed to resolve reference|ErrImageNeverPull)(.|\n)*"
+_IMAGES: Final[tuple[Sign, ...]] = (
+    _sign(
+        _PULLING + r"(unauthorized|authentication required|denied|forbidden|401|403)",
+        "the registry does not let the node pull the image",
+        "name a valid pull secret in imagePullSecrets; a private image that does not exist is refused the same way",
+        _PULL_SECRETS,
+    ),
+    _sign(
+        _PULLING + r"(no match for platform|no matching manifest|exec format|wrong platform)",
+        "the image is for another platform",
+        "use an image for the node's architecture, or a multi-platform one",
+        "kubectl get node {node} -o jsonpath='{{.status.nodeInfo.architecture}}'",
+    ),
+    _sign(
+        _PULLING + r"(manifest unknown|not found|does not exist|name unknown|manifest for \S+)",
+        "there is no such image",
+        "mend the image's name or tag",
+        _DESCRIBE,
+    ),
+    _sign(
+        _PULLING + r"(x509|certificate)",
+        "the registry's certificate is not trusted by the node",
+        "install the authority's certificate for the node's runtime, or mend the registry's chain",
+        "kubectl get node {node} -o wide",
+    ),
+    _sign(
+        _PULLING + r"(toomanyrequests|rate limit|429)",
+        "the registry limits how often images are pulled",
+        "pull through a mirror, or with credentials that have a higher limit",
+        _PULL_SECRETS,
+    ),
+    _sign(
+        _PULLING + r"(connection refused|no such host|i/o timeout|network is unreachable|deadline exceeded)",
+        "the node does not reach the registry",
+        "look at the node's network and its DNS for the registry's name",
+        "kubectl get node {node} -o wide",
+    ),
+    _sign(_PULLING, "an image cannot be pulled", "read the events: they say why", _DESCRIBE),
+    _sign(r"InvalidImageName", "the image's name is none", "mend the image's name", _DESCRIBE),
+)
+_ADMISSION: Final[tuple[Sign, ...]] = (
+    _sign(
+        r"admission webhook \S*hami\S* denied|request refused:|spec\.\S+\.resources\.(limits|requests)",
+        "the request for devices cannot be read or is not allowed",
+        "mend the field that is named",
+        "kubectl get pod {pod} -n {namespace} -o yaml",
+    ),
+    _sign(
+        r"failed calling webhook",
+        "an admission webhook does not answer",
+        "see that its pods run and that the caBundle is that of its certificate",
+        "hami doctor",
+    ),
+    _sign(
+        r"exceeded quota",
+        "the namespace's quota is used up",
+        "raise the quota or lower the request",
+        "kubectl describe resourcequota -n {namespace}",
+    ),
+    _sign(
+        r"admission webhook|violates PodSecurity|is forbidden",
+        "admission refused the pod",
+        "mend what the message names, or ask who keeps the policy",
+        "kubectl get events -n {namespace} --field-selector reason=FailedCreate",
+    ),
+)
+_DEVICES: Final[tuple[Sign, ...]] = (
+    _sign(
+        r"UnexpectedAdmissionError|Allocate failed|FailedPreStart|PreStartContainer|failed to generate spec|unresolvable CDI",
+        "the node-agent or kubelet could not hand the devices out",
+        "a pod that kubelet has failed is never tried again: delete it and let its controller make a new one; the agent's log says why",
+        "hami trace {pod} -n {namespace}",
+    ),
+    _sign(
+        rf"{re.escape(keys.BIND_PHASE)}: (failed|allocating)",
+        "the devices were never handed out",
+        "the log of allocations says why; delete the pod, so that it is placed again",
+        "hami trace {pod} -n {namespace}",
+    ),
+)
+_RUNNING: Final[tuple[Sign, ...]] = (
+    _sign(
+        r"OOMKilled|exit code 137\b",
+        "the container was killed, most often for its main memory",
+        "raise limits.memory (this is the host's memory, not the card's), or look who killed it",
+        _DESCRIBE,
+    ),
+    _sign(
+        r"Evicted|Preempt", "the pod was evicted", "look why: the node was short of something, or a pod of higher priority came", _DESCRIBE
+    ),
+    _sign(
+        r"CreateContainerConfigError|CreateContainerError|RunContainerError",
+        "the container cannot be started",
+        "mend what the message names: most often a ConfigMap, a Secret, a command or a mount",
+        _DESCRIBE,
+    ),
+    _sign(
+        r"CrashLoopBackOff|exit code \d+",
+        "the program ends with an error",
+        "read its log; out of memory on the card shows there as CUDA_ERROR_OUT_OF_MEMORY",
+        _LOGS,
+    ),
+    _sign(
+        r"FailedMount|FailedAttachVolume|MountVolume",
+        "a volume cannot be mounted",
+        "look at the claim and at what the message names",
+        "kubectl get pvc -n {namespace}",
+    ),
+)
+
+
+def causes() -> Iterable[str]:
+    """Every cause there is."""
+    return (sign.cause for table in (_SCHEDULING, _IMAGES, _ADMISSION, _DEVICES, _RUNNING) for sign in table)

@@ -1,0 +1,83 @@
+"""How answers are written: tables for people, JSON and YAML for programs. Pure but for the printing.
+
+What a cluster's tenants can write (names, messages, annotations) is shown without its control characters: no text of theirs steers a terminal.
+Colours are for terminals alone, and for nobody where ``NO_COLOR`` is set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+GAP = "   "
+
+
+class Format(StrEnum):
+    """For whom an answer is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Format, typer.Option("--output", "-o", help="For people (table) or for programs.")]
+
+
+def show(answer: Any, form: Format, text: Callable[[], str]) -> None:
+    """Print ``answer``, or for people ``text``."""
+    print(text() if form is Format.TABLE else encoded(answer, form))
+
+
+def encoded(answer: Any, form: Format) -> str:
+    """``answer``, a Struct or what is made of them, for programs."""
+    if form is Format.YAML:
+        return msgspec.yaml.encode(answer).decode().rstrip("\n")
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
+
+
+def columns(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as kubectl draws it: no lines, each column as wide as it must be, figures to the right."""
+    cells = [[plain(str(cell)) for cell in row] for row in rows]
+    widths = [max(len(line[place]) for line in (list(headers), *cells)) for place in range(len(headers))]
+    right = [bool(cells) and all(_is_figure(line[place]) for line in cells) for place in range(len(headers))]
+
+    def drawn(line: Sequence[str]) -> str:
+        parts = [cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(line, widths, right, strict=True)]
+        return GAP.join(parts).rstrip()
+
+    return "\n".join([strong(drawn(headers)), *(drawn(line) for line in cells)])
+
+
+def plain(text: str) -> str:
+    """``text`` in one line and without control characters."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def strong(text: str) -> str:
+    """``text`` in bold, on a terminal."""
+    return typer.style(text, bold=True) if in_colour() else text
+
+
+def coloured(text: str, colour: str) -> str:
+    """``text`` in a colour, on a terminal."""
+    return typer.style(text, fg=colour) if in_colour() else text
+
+
+def in_colour() -> bool:
+    """Whether standard output is a terminal that wants colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def percent(part: float, whole: float) -> str:
+    """``part`` of ``whole``; a dash where there is no whole."""
+    return f"{100 * part / whole:.0f} %" if whole else "-"
+
+
+def _is_figure(text: str) -> bool:
+    return text == "-" or text[:1].isdigit()

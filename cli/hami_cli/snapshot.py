@@ -1,0 +1,312 @@
+"""The cluster's devices and who holds them, at one moment: what ``top``, ``summary`` and ``report`` are made from. Pure.
+
+Read from the canonical record, the annotations of nodes and pods; what was measured, and whether nodes are alive, is added where the bus
+said it. A pod is charged as the scheduler charges it: the largest of all moments of its life, and what still runs once its init containers are
+over. A record that cannot be read is named, and never counts as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hami_devices.accounting import charges_of
+from hami_devices.catalog import Catalog
+from hami_devices.registrations import device_record, on_node
+from hami_devices.requests import RequestError
+from hami_protocol import keys
+from hami_protocol.devices import SHARED_MODE, ContainerKind, RegisteredDevice, VendorAssignment
+from hami_protocol.errors import RecordError
+from hami_protocol.events import DeviceUsage, NodeUsage, PodRefused
+from hami_protocol.inventory import Inventory
+from hami_protocol.kubernetes import Node, Pod
+from hami_protocol.pods import containers_in_order, is_terminal
+
+WHOLE, SHARE = "whole card", "share"
+
+
+class _Fact(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Read-only, camelCase for programs."""
+
+
+class NodeFact(_Fact, frozen=True, kw_only=True):
+    """One node that has devices, or should have."""
+
+    name: str
+    ready: bool
+    schedulable: bool
+
+
+class CardFact(_Fact, frozen=True, kw_only=True):
+    """One card, and what is booked of it."""
+
+    node: str
+    device_type: str
+    index: int
+    uuid: str
+    model: str
+    mode: str
+    memory_mib: int
+    cores: int
+    shares: int
+    allocated_memory_mib: int
+    allocated_cores: int
+    allocated_shares: int
+    containers: int
+    """How many containers share it."""
+    status: str
+    """``ok``, or what keeps new pods away: ``unhealthy``, ``cordoned``, ``away``."""
+    used_memory_mib: int | None = None
+    """Measured; None where nobody has measured."""
+    used_sm_percent: int | None = None
+
+
+class HeldFact(_Fact, frozen=True, kw_only=True):
+    """What one container holds of one card."""
+
+    namespace: str
+    pod: str
+    container: str
+    container_kind: str
+    node: str
+    device_type: str
+    uuid: str
+    memory_mib: int
+    cores: int
+    kind: str
+    """``whole card``, ``share``, or the mode of the card, as ``mig``."""
+    bind_phase: str
+    used_memory_mib: int | None = None
+    used_sm_percent: int | None = None
+    enforced: bool | None = None
+
+
+class WaitingFact(_Fact, frozen=True, kw_only=True):
+    """A pod that asks for devices and is nowhere yet."""
+
+    namespace: str
+    pod: str
+    reason: str
+    since: str
+
+
+class Snapshot(_Fact, frozen=True, kw_only=True):
+    """All of it."""
+
+    time: str
+    """RFC 3339, UTC."""
+    nodes: tuple[NodeFact, ...]
+    cards: tuple[CardFact, ...]
+    held: tuple[HeldFact, ...]
+    waiting: tuple[WaitingFact, ...]
+    measured: bool
+    """Whether anybody has measured what containers use."""
+    caveats: tuple[str, ...] = ()
+    """What could not be read or asked, in sentences."""
+
+
+class Heard(Struct, frozen=True, kw_only=True):
+    """What the bus said besides."""
+
+    inventory: Inventory | None = None
+    usage: tuple[NodeUsage, ...] = ()
+    refusals: Mapping[str, PodRefused] = {}
+    """By pod UID."""
+    caveats: tuple[str, ...] = ()
+
+
+class _Booked(Struct):
+    memory_mib: int = 0
+    cores: int = 0
+    shares: int = 0
+    containers: int = 0
+
+
+def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Catalog, *, time: str) -> Snapshot:
+    """The snapshot of ``nodes`` and ``pods``."""
+    caveats = list(heard.caveats)
+    booked: dict[tuple[str, str], _Booked] = {}
+    usage = {
+        (container.pod.uid, container.container, device.uuid): (device, container.enforced)
+        for event in heard.usage
+        for container in event.containers
+        for device in container.devices
+    }
+    ordered_nodes = sorted(nodes, key=lambda node: node.metadata.name)
+    devices = {node.metadata.name: _devices(node, catalog, caveats) for node in ordered_nodes}
+    whole = {(name, device.uuid): device for name, listed in devices.items() for _, device in listed}
+    held: list[HeldFact] = []
+    waiting: list[WaitingFact] = []
+    for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+        if is_terminal(pod):
+            continue
+        if not pod.spec.node_name:
+            waiting.extend(_waiting(pod, catalog, heard.refusals))
+            continue
+        try:
+            assignments = catalog.read_assignments(pod)
+        except RecordError as exc:
+            caveats.append(f"pod {pod.metadata.namespace}/{pod.metadata.name}: what it holds cannot be read: {exc}")
+            continue
+        _book(booked, pod, assignments)
+        for fact in _held(pod, assignments, catalog):
+            device = whole.get((fact.node, fact.uuid))
+            kind = fact.kind if device is None else _kind(fact, memory_mib=device.memory_mib, cores=device.cores, mode=device.mode)
+            used, enforced = usage.get((pod.metadata.uid, fact.container, fact.uuid), (None, None))
+            held.append(_with_usage(fact, kind, used, enforced))
+    alive = _alive(heard.inventory)
+    measured = _measured_cards(heard.usage)
+    cards = tuple(
+        CardFact(
+            node=node.metadata.name,
+            device_type=device_type,
+            index=device.index,
+            uuid=device.uuid,
+            model=device.type,
+            mode=device.mode,
+            memory_mib=device.memory_mib,
+            cores=device.cores,
+            shares=device.shares,
+            allocated_memory_mib=(use := booked.get((node.metadata.name, device.uuid), _Booked())).memory_mib,
+            allocated_cores=use.cores,
+            allocated_shares=use.shares,
+            containers=use.containers,
+            status=_status(
+                healthy=device.healthy,
+                cordoned=device.uuid in cordoned(node.metadata.annotations.get(keys.DEVICE_CORDON, "")),
+                alive=alive.get((node.metadata.name, device_type), True),
+            ),
+            used_memory_mib=measured.get((node.metadata.name, device.uuid), (None, None))[0],
+            used_sm_percent=measured.get((node.metadata.name, device.uuid), (None, None))[1],
+        )
+        for node in ordered_nodes
+        for device_type, device in devices[node.metadata.name]
+    )
+    return Snapshot(
+        time=time,
+        nodes=tuple(
+            NodeFact(name=node.metadata.name, ready=_is_ready(node), schedulable=not node.spec.unschedulable)
+            for node in ordered_nodes
+            if devices[node.metadata.name]
+        ),
+        cards=cards,
+        held=tuple(held),
+        waiting=tuple(waiting),
+        measured=bool(heard.usage),
+        caveats=tuple(caveats),
+    )
+
+
+def cordoned(text: str) -> tuple[str, ...]:
+    """The UUIDs that a cordon annotation names, in its order; spaces and empty items are put up with."""
+    return tuple(dict.fromkeys(uuid for item in text.split(",") if (uuid := item.strip())))
+
+
+def _devices(node: Node, catalog: Catalog, caveats: list[str]) -> list[tuple[str, RegisteredDevice]]:
+    found: list[tuple[str, RegisteredDevice]] = []
+    for vendor in catalog.vendors:
+        try:
+            record = device_record(vendor, node)
+            listed = () if record is None else on_node(vendor, record.read(), node)
+        except RecordError as exc:
+            caveats.append(f"node {node.metadata.name}: its {vendor.device_type} registration cannot be read: {exc}")
+            continue
+        found.extend((vendor.device_type, device) for device in listed)
+    return found
+
+
+def _book(booked: dict[tuple[str, str], _Booked], pod: Pod, assignments: tuple[VendorAssignment, ...]) -> None:
+    charges, running = charges_of(assignments)
+    for charge in running if _init_is_over(pod) else charges:
+        total = booked.setdefault((pod.spec.node_name, charge.uuid), _Booked())
+        total.memory_mib += charge.memory_mib
+        total.cores += charge.cores
+        total.shares += charge.shares
+    for assignment in assignments:
+        for container in assignment.containers:
+            for share in container.shares:
+                booked.setdefault((pod.spec.node_name, share.uuid), _Booked()).containers += 1
+
+
+def _init_is_over(pod: Pod) -> bool:
+    ordinary = {placed.container.name for placed in containers_in_order(pod) if placed.kind is ContainerKind.INIT}
+    ended = {
+        status.name
+        for status in pod.status.init_container_statuses or ()
+        if status.state is not None and status.state.terminated is not None and status.state.terminated.exit_code == 0
+    }
+    return bool(ordinary) and ordinary <= ended
+
+
+def _held(pod: Pod, assignments: tuple[VendorAssignment, ...], catalog: Catalog) -> Iterable[HeldFact]:
+    for assignment in assignments:
+        for container in assignment.containers:
+            for share in container.shares:
+                yield HeldFact(
+                    namespace=pod.metadata.namespace,
+                    pod=pod.metadata.name,
+                    container=container.container,
+                    container_kind=container.kind.value,
+                    node=pod.spec.node_name,
+                    device_type=catalog.vendor(assignment.vendor).device_type,
+                    uuid=share.uuid,
+                    memory_mib=share.memory_mib,
+                    cores=share.cores,
+                    kind=SHARE,
+                    bind_phase=pod.metadata.annotations.get(keys.BIND_PHASE, ""),
+                )
+
+
+def _kind(fact: HeldFact, *, memory_mib: int, cores: int, mode: str) -> str:
+    if mode and mode != SHARED_MODE:
+        return mode
+    return WHOLE if fact.memory_mib >= memory_mib and (fact.cores >= cores or not fact.cores) else SHARE
+
+
+def _with_usage(fact: HeldFact, kind: str, used: DeviceUsage | None, enforced: bool | None) -> HeldFact:
+    if used is None:
+        return replace(fact, kind=kind)
+    return replace(fact, kind=kind, used_memory_mib=used.memory_used_mib, used_sm_percent=used.sm_percent, enforced=enforced)
+
+
+def _measured_cards(usage: Iterable[NodeUsage]) -> dict[tuple[str, str], tuple[int, int]]:
+    """By node and card: MiB and SM percent that containers use, together."""
+    totals: dict[tuple[str, str], tuple[int, int]] = {}
+    for event in usage:
+        for container in event.containers:
+            for device in container.devices:
+                memory_mib, sm_percent = totals.get((event.node, device.uuid), (0, 0))
+                totals[event.node, device.uuid] = (memory_mib + device.memory_used_mib, sm_percent + device.sm_percent)
+    return totals
+
+
+def _waiting(pod: Pod, catalog: Catalog, refusals: Mapping[str, PodRefused]) -> Iterable[WaitingFact]:
+    try:
+        if not catalog.read_pod(pod).asks:
+            return
+        refusal = refusals.get(pod.metadata.uid)
+        scheduled = next((each for each in pod.status.conditions or () if each.type == "PodScheduled"), None)
+        reason = refusal.summary if refusal else (scheduled.message if scheduled and scheduled.message else "not tried yet")
+    except RequestError as exc:
+        reason = f"its request is refused: {exc}"
+    yield WaitingFact(namespace=pod.metadata.namespace, pod=pod.metadata.name, reason=reason, since=pod.metadata.creation_timestamp or "")
+
+
+def _alive(inventory: Inventory | None) -> dict[tuple[str, str], bool]:
+    if inventory is None:
+        return {}
+    return {(node.name, group.device_type): group.alive for node in inventory.nodes for group in node.device_groups}
+
+
+def _status(*, healthy: bool, cordoned: bool, alive: bool) -> str:
+    if not alive:
+        return "away"
+    if not healthy:
+        return "unhealthy"
+    return "cordoned" if cordoned else "ok"
+
+
+def _is_ready(node: Node) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())

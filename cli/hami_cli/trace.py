@@ -1,0 +1,58 @@
+"""``hami trace``: the way of one pod, step by step, with the time that each took."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated
+
+import typer
+
+from hami_cli import live
+from hami_cli.exits import CommandError, run
+from hami_cli.output import Format, OutputOption, columns, show
+from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, NatsOption
+from hami_cli.timeline import Timeline, moment, timeline
+from hami_protocol import subjects
+from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
+
+
+def trace(
+    pod: Annotated[str, typer.Argument(help="Name of the pod; also of one that is gone, as long as the log has it.")],
+    namespace: NamespaceOption = "default",
+    output: OutputOption = Format.TABLE,
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
+    nats: NatsOption = "",
+) -> None:
+    """Show a pod's way: created, refused or placed, bound, given its devices, started, released, and the id of its trace.
+
+    [bold]Example[/]
+
+    $ hami trace first-share
+    """
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats)
+    found = run("trace", _gather(where, namespace, pod))
+    show(found, output, lambda: text(found))
+
+
+def text(found: Timeline) -> str:
+    """The timeline for people: seconds from the first step."""
+    first = moment(found.steps[0].time)
+    rows = [(f"{(moment(step.time) - first).total_seconds():.3f}", step.source, step.text) for step in found.steps]
+    head = f"{found.namespace}/{found.pod}  uid {found.uid}" + (f"  trace {found.trace_id}" if found.trace_id else "")
+    return f"{head}\nfrom {found.steps[0].time}\n\n" + columns(("SECONDS", "SOURCE", "WHAT"), rows)
+
+
+async def _gather(where: live.Where, namespace: str, name: str) -> Timeline:
+    async with where.cluster() as cluster:
+        try:
+            pod = await cluster.get(PODS, name, namespace=namespace)
+        except NotFound:
+            pod = None
+        happened = (await cluster.list(EVENTS, namespace=namespace)).items
+    async with where.bus() as bus, aclosing(live.log(bus, subjects.pod_allocations(namespace, name))) as deliveries:
+        messages = [delivery.message async for delivery in deliveries]
+    found = timeline(namespace, name, pod, happened, messages)
+    if not found.steps:
+        raise CommandError(f"there is no pod {namespace}/{name}, and the log of the last 7 days has none")
+    return found
