@@ -20,6 +20,13 @@ TRACE_PARENT = "hami.io/traceparent"
 NODE_POLICY = "hami.io/node-scheduler-policy"
 DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"
+GROUP_SIZE = "hami.io/pod-group-min-member"
+"""How many of a pod's group must be placed together, where no PodGroup says it."""
+
+# On pods, by which others name the group that a pod is of.
+POD_GROUP = "scheduling.x-k8s.io/pod-group"  # label
+OLD_POD_GROUP = "pod-group.scheduling.sigs.k8s.io"  # label
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"  # annotation
 
 # On nodes.
 NODE_LOCK = "hami.io/mutex.lock"

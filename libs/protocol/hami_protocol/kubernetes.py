@@ -266,6 +266,19 @@ class PodDisruptionBudget(_Object, frozen=True, kw_only=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
+class PodGroupSpec(_Object, frozen=True, kw_only=True):
+    """spec of a PodGroup, coscheduling's or Volcano's."""
+
+    min_member: int = 1
+
+
+class PodGroup(_Object, frozen=True, kw_only=True):
+    """Pods that are of use only together."""
+
+    metadata: ObjectMeta
+    spec: PodGroupSpec = PodGroupSpec()
+
+
 class Namespace(_Object, frozen=True, kw_only=True):
     """A namespace."""
 

@@ -74,6 +74,7 @@ async def run(settings: Settings) -> None:
                 hold_seconds=settings.hold_seconds,
                 lock_expiry_seconds=settings.lock_expiry_seconds,
                 preemption=settings.preemption,
+                gang_wait_seconds=settings.gang_wait_seconds,
             ),
             telemetry=telemetry,
             elector=LeaderElector(

@@ -35,6 +35,8 @@ from hami_scheduler import dryrun, wire
 from hami_scheduler.binder import Binder
 from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
+from hami_scheduler.gangs import Gangs, group_of
+from hami_scheduler.gathering import Gathering
 from hami_scheduler.metrics import CardCollector, Metrics
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
@@ -62,6 +64,7 @@ class Options(Struct, frozen=True, kw_only=True):
     hold_seconds: float = 600.0
     lock_expiry_seconds: float = 300.0
     preemption: bool = True
+    gang_wait_seconds: float = 25.0
 
 
 class Scheduler:
@@ -148,6 +151,9 @@ class Scheduler:
             enabled=options.preemption,
         )
         self.pods.subscribe(self._preempting.pod_changed)
+        self._gangs = Gangs(self.picture.state, catalog, self.picture.judge)
+        self.pods.subscribe(self._gangs.pod_changed)
+        self._gathering = Gathering(self._gangs, cluster, clock, wait_seconds=options.gang_wait_seconds)
         self._cluster = cluster
         self._feeds = Feeds(bus, self.picture, self.metrics)
         self._tending = Tending(
@@ -216,6 +222,7 @@ class Scheduler:
             self.quotas.run,
             self.budgets.run,
             self._preempting.run,
+            self._gathering.run,
             self._events.run,
             self._publish,
             self._feeds.follow_devices,
@@ -335,6 +342,7 @@ class Scheduler:
             return FilterAnswer(error=f"pod {ref} is being bound")
         try:
             request = self._catalog.read_pod(pod)
+            size = self._group_size(pod)
         except RequestError as exc:
             picture.give_up(ref, INVALID_REQUEST)
             picture.unkeep(uid)
@@ -345,11 +353,38 @@ class Scheduler:
             picture.give_up(ref, "the pod asks for nothing any more")
             picture.unkeep(uid)
             return FilterAnswer(node_names=names)
+        return self._judged_together(pod, ref, request, names, size)
+
+    def _judged_together(self, pod: Pod, ref: PodRef, request: PodRequest, names: list[str], size: int | None) -> FilterAnswer:
+        """The verdict on a pod that asks for devices; with those of its group, where it has one."""
+        group = group_of(pod)
+        if group is not None and size != 1:
+            if size is None:
+                return FilterAnswer(error=f"pod group {group} has not been read yet")
+            kept = self._gangs.keep_room(pod, request, names, group=group, size=size, now=self._clock.monotonic())
+            if isinstance(kept, Refusal):
+                return self._refuse(ref, request, kept, len(names))
+            self._call(kept)
         found = self._find(ref, request, names)
         if isinstance(found, Refusal):
-            self._preempting.refused(pod, request, found.failed)
+            if group is None:
+                self._preempting.refused(pod, request, found.failed)
             return self._refuse(ref, request, found, len(names))
-        return self._place(ref, request, found, len(names))
+        return self._place(ref, request, found, len(names), pinned=group is not None and size != 1)
+
+    def _call(self, members: tuple[PodRef, ...]) -> None:
+        """Room is kept for these members of a group: those that were refused before are to come again."""
+        entries = [self.picture.state.entry(ref.uid) for ref in members]
+        self.picture.improved(frozenset(entry.node for entry in entries if entry is not None))
+
+    def _group_size(self, pod: Pod) -> int | None:
+        """How many pods must be placed together with this one, itself counted; None while that is not known.
+
+        Raises:
+            RequestError: it says so itself, and cannot be read.
+        """
+        group = group_of(pod)
+        return 1 if group is None else self._gathering.size(group, pod)
 
     def _find(self, ref: PodRef, request: PodRequest, names: list[str]) -> Placement | Refusal:
         """The best of ``names``; before all others the node where others went for the pod."""
@@ -369,12 +404,12 @@ class Scheduler:
         self.metrics.verdicts.add(1, {"verdict": "refused"})
         return FilterAnswer(failed=refusal.failed, unresolvable=refusal.unresolvable)
 
-    def _place(self, ref: PodRef, request: PodRequest, placement: Placement, node_count: int) -> FilterAnswer:
+    def _place(self, ref: PodRef, request: PodRequest, placement: Placement, node_count: int, *, pinned: bool) -> FilterAnswer:
         picture = self.picture
         picture.waking.forget(ref.uid)
         picture.verdicts.placed(ref, placement, node_count=node_count)
         self.metrics.verdicts.add(1, {"verdict": "placed"})
-        if self._options.placement is PlacementMode.RANKED:
+        if self._options.placement is PlacementMode.RANKED and not pinned:
             self._rankings.pop(ref.uid, None)
             self._rankings[ref.uid] = priorities(placement.fitting, request.node_policy)
             if len(self._rankings) > REMEMBERED_RANKINGS:
@@ -411,10 +446,22 @@ class Scheduler:
             assignments = self._assume(pod, ref, node)
             if isinstance(assignments, str):
                 return assignments
+            if assignments and (late := await self._gather(pod)):
+                self.picture.give_up(ref, late)
+                return late
             error = await self._binder.bind(pod, ref, node, assignments, deadline=deadline)
         self.metrics.binds.add(1, {"outcome": "failed" if error else "bound"})
         self._rankings.pop(ref.uid, None)
         return error
+
+    async def _gather(self, pod: Pod) -> str:
+        """Wait for enough of the pod's group; an error text where they have not come in time."""
+        group = group_of(pod)
+        try:
+            size = self._group_size(pod)
+        except RequestError as exc:
+            return str(exc)
+        return "" if group is None or size is None or size == 1 else await self._gathering.arrive(group, size)
 
     def _assume(self, pod: Pod, ref: PodRef, node: str) -> tuple[VendorAssignment, ...] | str:
         """Make sure that room on ``node`` is charged for the pod: what filter reserved, else a fit made now. An error text where there is none."""

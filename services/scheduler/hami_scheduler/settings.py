@@ -47,6 +47,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     )
     bind_timeout_seconds: Annotated[float, Meta(description="how long bind may take; below the extender's httpTimeout", gt=0)] = 28.0
     hold_seconds: Annotated[float, Meta(description="longest life of a reservation whose pod kube-scheduler still holds", ge=30)] = 600.0
+    gang_wait_seconds: Annotated[float, Meta(description="how long early pods of a group wait for the others at bind", ge=0, le=28)] = 25.0
     lock_expiry_seconds: Annotated[float, Meta(description="a node lock that has not changed for so long is taken over", gt=0)] = 300.0
 
     def __post_init__(self) -> None:

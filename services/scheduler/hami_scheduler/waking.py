@@ -132,12 +132,14 @@ class Waking:
     def _choose(self, candidates: list[_Waiting], nodes: list[str], namespaces: set[str], now: float) -> list[_Waiting]:
         """Those that fit side by side. What is reserved for the trial is released before anybody else looks."""
         chosen: list[_Waiting] = []
+        tried: list[str] = []
         hopeless: set[tuple[str, str]] = set()
         judged = 0
         all_nodes: Sequence[str] | None = None
         try:
             for waiting in candidates:
-                if waiting.signature in hopeless or judged >= MOST_JUDGEMENTS:
+                kept = self._state.entry(waiting.pod.uid) is not None  # room of its own, unlike its likes
+                if (waiting.signature in hopeless and not kept) or judged >= MOST_JUDGEMENTS:
                     continue
                 where: Sequence[str] = nodes
                 if waiting.by_quota and waiting.pod.namespace in namespaces:
@@ -147,11 +149,13 @@ class Waking:
                 judged += 1
                 found = self._judge(waiting.pod, waiting.request, where)
                 if isinstance(found, Placement):
-                    self._state.reserve(waiting.pod, found, now=now)
                     chosen.append(waiting)
+                    if not kept:
+                        self._state.reserve(waiting.pod, found, now=now)
+                        tried.append(waiting.pod.uid)
                 else:
                     hopeless.add(waiting.signature)
         finally:
-            for waiting in chosen:
-                self._state.release(waiting.pod.uid)
+            for uid in tried:
+                self._state.release(uid)
         return chosen

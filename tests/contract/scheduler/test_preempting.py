@@ -215,6 +215,24 @@ async def test_one_pod_of_high_priority_evicts_once_however_often_it_is_refused(
         assert await leaving(world) == ["a", "b"]
 
 
+@story
+async def test_what_is_kept_for_a_pod_is_still_kept_when_it_is_woken(world: World) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        await running(world, scheduler, "low", gpu=2)
+        waiting = await important(world)
+        asked(scheduler, waiting)
+        await asyncio.sleep(0.5)
+        asked(scheduler, waiting)
+        await gone(world, "low")
+        await asyncio.sleep(1.0)
+        assert [condition.type for condition in (await world.get(waiting)).status.conditions or ()] == ["hami.io/RoomChanged"]
+        entry = scheduler.picture.state.entry(waiting.metadata.uid)
+        assert entry is not None
+        assert entry.phase is Phase.NOMINATED
+        assert asked(scheduler, await world.pod("thief", gpu=2)).failed
+
+
 def offered(*pods: Pod) -> MetaVictims:
     return MetaVictims(pods=tuple(MetaPod(uid=pod.metadata.uid) for pod in pods))
 

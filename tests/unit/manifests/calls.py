@@ -55,6 +55,8 @@ CALLS: dict[str, set[Call]] = {
         *_any("list watch", "resourcequotas"),
         *_any("list watch", "poddisruptionbudgets", group="policy"),  # preemption respects them
         *_any("create", "pods/eviction"),  # and evicts
+        *_any("get", "podgroups", group="scheduling.x-k8s.io"),  # how many pods must be placed together
+        *_any("get", "podgroups", group="scheduling.volcano.sh"),
         *EVENTS,
         *QUESTIONS,
         *_own("get patch", "leases", "hami-scheduler-extender", group=LEASES),

@@ -107,6 +107,12 @@ QUOTAS: Kind[k.ResourceQuota] = Kind(api_version="v1", kind="ResourceQuota", plu
 BUDGETS: Kind[k.PodDisruptionBudget] = Kind(
     api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets", namespaced=True, type=k.PodDisruptionBudget
 )
+POD_GROUPS: Kind[k.PodGroup] = Kind(
+    api_version="scheduling.x-k8s.io/v1alpha1", kind="PodGroup", plural="podgroups", namespaced=True, type=k.PodGroup
+)
+VOLCANO_POD_GROUPS: Kind[k.PodGroup] = Kind(
+    api_version="scheduling.volcano.sh/v1beta1", kind="PodGroup", plural="podgroups", namespaced=True, type=k.PodGroup
+)
 LEASES: Kind[k.Lease] = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True, type=k.Lease)
 EVENTS: Kind[Body] = Kind(api_version="v1", kind="Event", plural="events", namespaced=True, type=dict)
 SECRETS: Kind[Body] = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True, type=dict)
