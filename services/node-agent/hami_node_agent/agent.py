@@ -36,6 +36,7 @@ from hami_node_agent.node_pods import NodePods, annotated
 from hami_node_agent.outcomes import BehindGrants
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.registration import Registration
+from hami_node_agent.resize import Resizer
 from hami_node_agent.sharing import Sharing
 from hami_node_agent.starting import Starting
 from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat, VendorAssignment
@@ -174,6 +175,9 @@ class NodeAgent:
             recorder=self.recorder,
             telemetry=telemetry,
         )
+        self.resizer = Resizer(
+            granting, view=self.view, pods=self.pods, monitor=self.monitor, devices=self.devices, journal=self.journal, outbox=self.outbox
+        )
         self.registration = Registration(
             bus=bus,
             clock=clock,
@@ -207,6 +211,7 @@ class NodeAgent:
             self.flag_running_pods,
             self.report_devices,
             self._cleanup.run,
+            *((self.monitor.run, self.resizer.run) if self.vendor.shim else ()),
             self._instances.run,
         )
 

@@ -102,12 +102,12 @@ class Granting:
         """
         ref = pod_ref(pod)
         try:
-            held = node_pods.annotated(pod, self.vendor)
+            held = self.held(pod)
         except RecordError as exc:
             return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
         record = self._journal.pods.get(ref.uid)
         served_before = record is not None and held is not None and record.granted == assignment.encode(held)
-        granted = self._view.get(ref.uid, self.vendor.name)
+        granted = record.resized if record and record.resized else self._view.get(ref.uid, self.vendor.name)
         event_required = self.policy.require_event and not served_before and self._view.connected
         if granted is None and event_required:
             granted = await self._granted_later(ref)
@@ -124,6 +124,18 @@ class Granting:
         except RecordError:
             return None
         return None if held is None else await self._instances.ready(pod_ref(pod), held)
+
+    def held(self, pod: Pod) -> VendorAssignment | None:
+        """What ``pod`` holds by its annotation or, until that has been written, by the resize that was carried out; None where it holds nothing.
+
+        Raises:
+            RecordError: the annotation cannot be read.
+        """
+        held = node_pods.annotated(pod, self.vendor)
+        record = self._journal.pods.get(pod.metadata.uid)
+        if held is None or record is None or record.resized is None or assignment.encode(held) not in record.resized_from:
+            return held
+        return record.resized
 
     async def _granted_later(self, ref: PodRef) -> VendorAssignment | None:
         """The pod's grant once it has arrived; None where the bus is away, or nothing came in time."""
@@ -216,6 +228,14 @@ class Granting:
             self._files.write(path, wanted)
         elif words := grant_file.rewrite_words(there, wanted):
             self._files.store(path, words)
+
+    def change_grant(self, grant: grant_file.Grant) -> None:
+        """Make a container's grant file say ``grant``, under the processes that have mapped it.
+
+        Raises:
+            OSError: the host refused.
+        """
+        self.put_grant(self._paths.grant(folder_name(grant.pod_uid, grant.container)), grant_file.encode(grant))
 
     def secure(self, wanted: Needs) -> None:
         """See to it that what is mounted over the container's own folder lands there, whatever an earlier run of the container left.

@@ -28,6 +28,8 @@ class GrantsView:
         self._bus = bus
         self._node = node
         self._grants: dict[str, tuple[VendorAssignment, ...]] = {}
+        self.resizes: dict[str, ShareResized] = {}
+        """By UID, the newest wish for other sizes; a grant only once the agent has carried it out (``settle``)."""
         self.changed = Bell()
         self.undecodable = 0
         """Messages on our subjects that nobody could read."""
@@ -80,13 +82,20 @@ class GrantsView:
     def forget(self, uid: str) -> None:
         """The pod has ended."""
         self._grants.pop(uid, None)
+        self.resizes.pop(uid, None)
+
+    def settle(self, resize: ShareResized) -> None:
+        """The pod holds the new sizes."""
+        self._grants[resize.pod.uid] = resize.assignments
 
     def _apply(self, event: object) -> None:
         match event:
-            case PodAllocating() | ShareResized():
+            case PodAllocating():
                 self._grants[event.pod.uid] = event.assignments
+            case ShareResized():
+                self.resizes[event.pod.uid] = event
             case PodReleased() | AssignmentLapsed():
-                self._grants.pop(event.pod.uid, None)
+                self.forget(event.pod.uid)
             case _:
                 return
         self.changed.ring()

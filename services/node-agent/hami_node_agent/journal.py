@@ -15,7 +15,7 @@ from hami_node_agent.health import HealthRecord
 from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.identity import AllocateCall
 from hami_node_agent.mig import Spot
-from hami_protocol.devices import PodRef
+from hami_protocol.devices import PodRef, VendorAssignment
 
 _CALLS_KEPT: Final = 512
 
@@ -30,6 +30,14 @@ class ServedPod(Struct, kw_only=True):
     """By container, the name of the answer it was served with."""
     served: set[int] = set()
     """``envvar``: places of the containers that have their devices."""
+    resize_generation: int = 0
+    """The last resize that was answered."""
+    resize_refused: str = ""
+    """Why it was refused; empty where it was carried out."""
+    resized: VendorAssignment | None = None
+    """What the pod holds since it was last resized."""
+    resized_from: set[str] = set()
+    """What its annotation may say until the registry has written that."""
     succeeded: bool = False
     released: bool = False
 

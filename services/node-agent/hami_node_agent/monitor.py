@@ -187,7 +187,7 @@ class Monitor:
         if content is None:
             return None
         try:
-            grant = grant_file.decode(content)
+            grant = grant_file.decode(content, torn=True)  # mended by whoever changes it next
         except GrantError as exc:
             log.warning("grant file cannot be read", name=name, reason=str(exc))
             return None

@@ -212,7 +212,7 @@ class Starting:
         """None where the complete answer that kubelet kept is what this container was granted; the file with its usage may be a twin's."""
         ref = pod_ref(pod)
         try:
-            held = annotated(pod, self._granting.vendor)
+            held = self._granting.held(pod)
         except RecordError as exc:
             return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
         mine = next((one for one in held.containers if one.container == entry.container), None) if held else None
