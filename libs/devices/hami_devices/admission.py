@@ -85,7 +85,7 @@ def mutations(pod: Pod, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:
 def resized(asking: Asking, resource: str, value: int) -> Iterator[Mutation]:
     """The change that makes ``resource`` be ``value``; none where it is."""
     found = quantity(asking.container, asking.path, resource)
-    if found is None or quantities.exact(found.value, field=found.field) != value:
+    if found is None or found.read(quantities.exact) != value:
         yield SetLimit(path=asking.path, resource=resource, value=str(value))
 
 

@@ -181,7 +181,8 @@ def _pick_paired(choice: Choice) -> Picked:
 
 
 def _bonus(outcome: Outcome) -> float:
-    return _CONCENTRATION_POINTS * concentration(outcome.containers, _network)
+    """One device alone is of one network wherever it is."""
+    return _CONCENTRATION_POINTS * concentration([states for states in outcome.containers if len(states) > 1], _network)
 
 
 # What is written

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from hami_devices.admission import AddEnv, Mutation, resized
 from hami_devices.config_sections import IluvatarConfig
 from hami_devices.model import DeviceRequest
-from hami_devices.requests import read_count, read_plainly
+from hami_devices.requests import quantity, read_count, read_plainly
 from hami_devices.vendor import Asking, SelectorKeys, Vendor
-from hami_protocol import keys
+from hami_protocol import keys, quantities
 
 UNIT_MIB = 256
 CONTAINER_NAME_ENV = "SOL_CONTINER_NAME"
@@ -40,7 +40,11 @@ def vendor(config: IluvatarConfig) -> Vendor:
 def _read(asking: Asking) -> DeviceRequest | None:
     """Several devices come with all their cores: what then stands in the cores resource is the sum, which the webhook writes."""
     count = read_count(asking)
-    return read_plainly(asking, cores=_WHOLE if count is not None and count > 1 else None)
+    if count is None or count < 2:  # noqa: PLR2004  # one alone says itself how many
+        return read_plainly(asking)
+    if (cores := quantity(asking.container, asking.path, asking.vendor.cores_resource)) is not None:
+        cores.read(quantities.parse_count)
+    return read_plainly(asking, cores=_WHOLE)
 
 
 def _mutate(asking: Asking, request: DeviceRequest) -> Iterator[Mutation]:

@@ -93,7 +93,8 @@ def _read(asking: Asking) -> DeviceRequest | None:
 
 
 def _mutate(asking: Asking, request: DeviceRequest) -> Iterator[Mutation]:
-    if request.count > 1 and asking.annotations.get(REQUESTED) != str(request.count):
+    """One number per pod: that of the last container with several cards, unless the pod says one itself."""
+    if request.count > 1 and not asking.annotations.get(REQUESTED, "").isdecimal():
         yield SetAnnotation(name=REQUESTED, value=str(request.count))
 
 

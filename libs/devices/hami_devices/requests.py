@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from hami_devices.model import ContainerRequest, DeviceRequest, PodRequest, Selectors, Weights
 from hami_devices.selectors import read_selectors
@@ -20,6 +20,7 @@ from hami_protocol.kubernetes import Container, Pod, Quantity
 from hami_protocol.pods import containers_in_order
 
 NODE_POLICIES: Final = ("binpack", "spread")
+T = TypeVar("T")
 NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHT_NAMES: Final = ("slot", "core", "memory")
 
@@ -44,7 +45,7 @@ class Found(NamedTuple):
     value: Quantity
     field: str
 
-    def read(self, parse: Callable[..., int], **options: int) -> int:
+    def read(self, parse: Callable[..., T], **options: int) -> T:
         """The number that ``parse`` makes of it.
 
         Raises:
