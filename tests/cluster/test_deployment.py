@@ -13,7 +13,7 @@ from tests.cluster.world import ALLOCATED, World, a_container, a_pod, shares_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ELSEWHERE = frozenset(
-    {"Certificate", "Issuer", "ServiceMonitor", "PrometheusRule", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
+    {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 )
 """Kinds of other people's, and those that the installation has already: the webhook has put its address there."""
 
