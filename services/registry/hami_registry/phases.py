@@ -6,6 +6,7 @@ Invariants:
 - Phases only move forward: what comes after ``success`` or ``failed`` changes nothing, and an event seen twice changes nothing.
 - An agent speaks for pods of its own node only.
 - ``to-allocate`` only ever loses entries, whatever an agent sends: an entry that is emptied stays so, and events may come out of order.
+- What a pod holds is written again after a resize, as its node's agent has carried it out, and of the same devices only.
 - The pod that is meant is the one with the UID. What is not known of it is looked up, so that nothing here needs to survive a restart.
 """
 
@@ -27,6 +28,7 @@ from hami_protocol.events import (
     ContainerServed,
     PodAllocating,
     PodReleased,
+    ShareResizeApplied,
 )
 from hami_protocol.kubernetes import Pod
 
@@ -74,6 +76,10 @@ class _Known:
     phase: str = ""
     to_allocate: dict[str, str] = field(default_factory=dict)
     """By vendor's name: the annotation as it is now."""
+    allocated: dict[str, str] = field(default_factory=dict)
+    """By vendor's name: what the pod holds, as its annotation says it now."""
+    resized: int = 0
+    """Generation of the last resize that was written."""
     mig: str = ""
     """The annotation that says where its MIG instances lie."""
     granted: bool = False
@@ -98,6 +104,8 @@ class Phases:
                 return Nothing()
             case ContainerServed() | AllocationSucceeded() | AllocationFailed():
                 return self._judge_outcome(event)
+            case ShareResizeApplied():
+                return self._judge_resize(event)
             case _:
                 return Nothing()
 
@@ -107,16 +115,17 @@ class Phases:
             return
         texts = {given.vendor: assignment.encode(given) for given in event.assignments}
         mig = records.instances_text(event.assignments)
-        self._remember(event.pod.uid, _Known(node=event.node, to_allocate=texts, mig=mig, granted=True))
+        self._remember(event.pod.uid, _Known(node=event.node, to_allocate=texts, allocated=dict(texts), mig=mig, granted=True))
 
     def looked_up(self, pod: Pod) -> None:
         """The pod as the API server has it."""
         annotations = pod.metadata.annotations
         texts = {v.name: annotations[v.to_allocate_key] for v in self._catalog.vendors if v.to_allocate_key in annotations}
+        allocated = {v.name: annotations[v.allocated_key] for v in self._catalog.vendors if v.allocated_key in annotations}
         node = pod.spec.node_name or annotations.get(keys.ASSIGNED_NODE, "")
         granted = (known := self._known.get(pod.metadata.uid)) is not None and known.granted
         phase, mig = annotations.get(keys.BIND_PHASE, ""), annotations.get(keys.MIG_ALLOCATIONS, "")
-        self._remember(pod.metadata.uid, _Known(node=node, phase=phase, to_allocate=texts, mig=mig, granted=granted))
+        self._remember(pod.metadata.uid, _Known(node=node, phase=phase, to_allocate=texts, allocated=allocated, mig=mig, granted=granted))
 
     def _remember(self, uid: str, known: _Known) -> None:
         self._known[uid] = known
@@ -146,6 +155,26 @@ class Phases:
                 annotations = {keys.BIND_PHASE: FAILED}
         return PatchPod(pod=event.pod, node=event.node, annotations=annotations, release_lock=not known.granted)
 
+    def _judge_resize(self, event: ShareResizeApplied) -> Verdict:
+        """The sizes that hold now, on the same cards; one that is older than what was written changes nothing."""
+        known = self._known.get(event.pod.uid)
+        if known is None:
+            return LookUp(pod=event.pod)
+        if known.node != event.node:
+            return GiveUp(reason=f"node {event.node} speaks for a pod of node {known.node or 'none'}")
+        if event.generation <= known.resized:
+            return Nothing()
+        annotations: dict[str, str] = {}
+        for given in event.assignments:
+            text = assignment.encode(given)
+            current = known.allocated.get(given.vendor, "")
+            if not same_cards(current, text):
+                return GiveUp(reason=f"node {event.node} resizes other devices of {given.vendor[:64]} than the pod holds")
+            if text != current:
+                annotations[self._catalog.vendor(given.vendor).allocated_key] = text
+        known.resized = event.generation
+        return PatchPod(pod=event.pod, node=event.node, annotations=annotations) if annotations else Nothing()
+
     def _serve(self, event: ContainerServed, known: _Known) -> Verdict:
         text = known.to_allocate.get(event.vendor)
         if text is None:
@@ -166,6 +195,8 @@ class Phases:
             for vendor in self._catalog.vendors:
                 if (text := command.annotations.get(vendor.to_allocate_key)) is not None:
                     known.to_allocate[vendor.name] = text
+                if (text := command.annotations.get(vendor.allocated_key)) is not None:
+                    known.allocated[vendor.name] = text
 
     def forget(self, uid: str) -> None:
         """Whatever is known of a pod is in doubt: look it up the next time."""
@@ -191,6 +222,15 @@ def same_instances(granted: str, identified: str) -> bool:
     except RecordError:
         return False
     return {(e.container, e.device, e.gpu, e.instance) for e in ours} == {(e.container, e.device, e.gpu, e.instance) for e in theirs}
+
+
+def same_cards(one: str, other: str) -> bool:
+    """Whether two assignments, as annotations have them, are of the same devices in the same containers."""
+    try:
+        ours, theirs = assignment.decode_entries(one), assignment.decode_entries(other)
+    except RecordError:
+        return False
+    return [[share.uuid for share in entry] for entry in ours] == [[share.uuid for share in entry] for entry in theirs]
 
 
 def all_emptied(text: str) -> str | None:

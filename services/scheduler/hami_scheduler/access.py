@@ -32,7 +32,7 @@ class Readers:
                 return None
         except ClusterError as exc:
             return HTTPStatus.SERVICE_UNAVAILABLE, f"the API server cannot say who you are: {exc}"
-        what = f"get pod {access.namespace}/{access.name}" if access.name else f"{access.verb} {access.resource}"
+        what = f"{access.verb} pod {access.namespace}/{access.name}" if access.name else f"{access.verb} {access.resource}"
         return HTTPStatus.FORBIDDEN, f"{user.name} may not {what}"
 
 

@@ -38,6 +38,7 @@ from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodLedger
 from hami_scheduler.reservations import Reservations
+from hami_scheduler.resizing import Resizes
 from hami_scheduler.verdicts import WARNING, Publish, Record, Verdicts
 from hami_scheduler.waking import Waking
 
@@ -69,7 +70,8 @@ class Picture:
         self.catalog = catalog
         self.state = ClusterState(catalog)
         self.inventory = Inventory(self.state, catalog)
-        self.pods = PodLedger(self.state, catalog)
+        self.resizes = Resizes()
+        self.pods = PodLedger(self.state, catalog, self.resizes)
         self.quotas = QuotaLimits(catalog.vendors)
         self.reservations = Reservations(longest_seconds=hold_seconds)
         self.waking = Waking(self.state, self.judge)
@@ -122,6 +124,7 @@ class Picture:
             self.waking.forget(uid)
         if new is None:
             self.verdicts.forget(uid)
+            self.resizes.forget(uid)
         if change.fenced is not None:
             self._fenced(change.fenced)
         if change.withdrawn is not None:
@@ -144,6 +147,7 @@ class Picture:
     def allocation_event(self, event: AllocationEvent, event_id: str) -> None:
         """Take one event of the log of grants."""
         self.grants.observe(event, event_id)
+        self.resize_event(event)
         match event:
             case PodReleased():
                 self._releases.pop(event.pod.uid, None)
@@ -156,6 +160,11 @@ class Picture:
                 self._releases[event.pod.uid] = (self._clock.monotonic(), missing)  # or the log would end with a pod that holds something
             case AllocationSucceeded() | AllocationFailed():
                 self._unlock(event.node, event.pod)
+
+    def resize_event(self, event: AllocationEvent) -> None:
+        """Charge what a pod holds now, where ``event`` is about a resize of it."""
+        if self.resizes.observe(event) and (freed := self.pods.resized(event.pod)):
+            self.improved(freed, event.pod.namespace)
 
     def improved(self, nodes: frozenset[str], namespace: str = "") -> None:
         """There is more room on ``nodes``; what was released there, or a changed quota, leaves more to the pods of ``namespace`` anywhere."""

@@ -20,6 +20,7 @@ from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
 from hami_scheduler.inventory import Fence
 from hami_scheduler.placement import ClusterState
+from hami_scheduler.resizing import Resizes
 
 ALLOCATING = "allocating"
 
@@ -51,13 +52,15 @@ class _Charged:
     record: tuple[str, ...]
     """The texts that were read, so that they are read once."""
     shrunk: bool
+    assignments: tuple[VendorAssignment, ...]
 
 
 class PodLedger:
     """Feeds ``ClusterState`` with what pods hold according to their own records."""
 
-    def __init__(self, state: ClusterState, catalog: Catalog) -> None:
+    def __init__(self, state: ClusterState, catalog: Catalog, resizes: Resizes | None = None) -> None:
         self._state = state
+        self._resizes = resizes or Resizes()
         self._catalog = catalog
         self._record_keys = tuple(sorted({vendor.allocated_key for vendor in catalog.vendors}))
         self._charged: dict[str, _Charged] = {}
@@ -83,6 +86,14 @@ class PodLedger:
         if new.spec.node_name:
             return self._bound(new)
         return self._unbound(new)
+
+    def resized(self, pod: PodRef) -> frozenset[str]:
+        """A resize of the pod has begun or ended: charge what it holds now. Nodes with more room than before."""
+        charged, entry = self._charged.get(pod.uid), self._state.entry(pod.uid)
+        if charged is None or entry is None:
+            return frozenset()  # charged when the pod is seen
+        self._state.charge(pod, charged.node, self._resizes.charged(pod.uid, charged.assignments), shrunk=charged.shrunk)
+        return frozenset({charged.node})
 
     @property
     def fences(self) -> dict[str, str]:
@@ -133,8 +144,9 @@ class PodLedger:
 
     def _charge(self, pod: Pod, node: str, assignments: tuple[VendorAssignment, ...], record: tuple[str, ...], *, shrunk: bool) -> None:
         self._foreign.discard(pod.metadata.uid)
-        self._state.charge(pod_ref(pod), node, assignments, shrunk=shrunk)
-        self._charged[pod.metadata.uid] = _Charged(node, record, shrunk)
+        uid = pod.metadata.uid
+        self._state.charge(pod_ref(pod), node, self._resizes.charged(uid, assignments), shrunk=shrunk)
+        self._charged[uid] = _Charged(node, record, shrunk, assignments)
 
     def _maybe_shrink(self, uid: str, charged: _Charged, *, shrunk: bool) -> PodChange:
         if not shrunk or charged.shrunk:

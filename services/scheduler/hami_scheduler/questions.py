@@ -1,7 +1,8 @@
 """Answers for people and tools: ``GET /v1/explain/{namespace}/{pod}`` and ``POST /v1/simulate``, and ``hami.v1.ask.*`` on the bus.
 
 The leader answers on the bus, for it alone has the verdicts; a follower's HTTP side asks it there. To have a pod explained one must be allowed to get
-it, to have pods simulated to list nodes: the bearer token is reviewed, then that right. An open listener is for loopback (``settings`` refuses
+it, to have pods simulated to list nodes: the bearer token is reviewed, then that right.
+``POST /v1/resize`` is ``resize_api``'s. An open listener is for loopback (``settings`` refuses
 any other).
 """
 
@@ -22,6 +23,7 @@ from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus, BusError
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.lifecycle import sleep_until
+from hami_scheduler import resize_api
 from hami_scheduler.explaining import Explanation
 from hami_scheduler.service import Scheduler
 from hami_scheduler.simulating import SimulationError
@@ -87,7 +89,13 @@ def application(scheduler: Scheduler, bus: Bus, authorize: Authorize) -> web.App
 
     handlers = _handlers(scheduler)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
-    app.add_routes([web.get("/v1/explain/{namespace}/{pod}", explain), web.post("/v1/simulate", simulate)])
+    app.add_routes(
+        [
+            web.get("/v1/explain/{namespace}/{pod}", explain),
+            web.post("/v1/simulate", simulate),
+            resize_api.route(scheduler, authorize),
+        ]
+    )
     return app
 
 

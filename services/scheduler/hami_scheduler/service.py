@@ -40,10 +40,11 @@ from hami_scheduler.gathering import Gathering
 from hami_scheduler.metrics import CardCollector, Metrics
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
-from hami_scheduler.placement import Phase, Placement, Refusal
+from hami_scheduler.placement import Entry, Phase, Placement, Refusal
 from hami_scheduler.placement.filter import priorities
 from hami_scheduler.preempting import Preempting
 from hami_scheduler.reservations import Reservation
+from hami_scheduler.resizing import Resized, Resizing, Wish, totals
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.simulating import Simulating
 from hami_scheduler.tending import Tending
@@ -156,6 +157,15 @@ class Scheduler:
         self._gathering = Gathering(self._gangs, cluster, clock, wait_seconds=options.gang_wait_seconds)
         self._cluster = cluster
         self._feeds = Feeds(bus, self.picture, self.metrics)
+        self._resizing = Resizing(
+            self.picture.state,
+            self.picture.resizes,
+            catalog,
+            clock,
+            take=self.picture.resize_event,
+            publish=self._say,
+            quota=self._exceeded,
+        )
         self._tending = Tending(
             self.picture,
             cluster,
@@ -312,6 +322,20 @@ class Scheduler:
         """Why the pod is where it is, or is nowhere; None where there is no such pod."""
         pod = self._pod_named(namespace, name)
         return None if pod is None else explain(pod, self.picture)
+
+    async def resize(self, wish: Wish) -> Resized | None:
+        """Give a running pod's shares other sizes on the cards that it has; None where there is no such pod.
+
+        Raises:
+            ResizeRefused: it cannot be; everything is as it was.
+        """
+        pod = self._pod_named(wish.namespace, wish.pod)
+        return None if pod is None else await self._resizing.resize(pod, wish)
+
+    def _exceeded(self, entry: Entry) -> str | None:
+        """Which quota of its namespace a pod that holds ``entry`` exceeds."""
+        allowance = self.picture.allowance(entry.pod)
+        return None if allowance is None else allowance.exceeded(totals(entry))
 
     async def simulate(self, question: SimulationQuestion) -> Simulation:
         """Where pods would go, with nodes added. Changes nothing.
