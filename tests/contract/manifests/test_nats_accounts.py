@@ -1,6 +1,7 @@
 """The bus of the production overlay, its own configuration on a real server: each service can do all that it does, and nobody more."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from tests.contract.bus.conftest import NatsServer
 from tools import nats_configuration
 
 pytestmark = pytest.mark.nats
+WIRE = Path(__file__).parents[1] / "wire"
 COMPONENT = Path(__file__).parents[3] / "deploy" / "kustomize" / "components" / "nats-accounts"
 GRANT = subjects.grant("node-1", "default", "p")
 OUTCOME = subjects.outcome("node-1", "default", "p")
@@ -236,3 +238,31 @@ def test_every_subject_has_one_service_that_may_publish_on_it() -> None:
     for subject, wanted in said.items():
         may = {name for name, user in nats_configuration.users().items() if any(matches(each, subject) for each in user.publish)}
         assert may == wanted
+
+
+@pytest.mark.parametrize("subject", [subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_INVENTORY])
+def test_a_question_has_one_service_that_answers_it(subject: str) -> None:
+    users = nats_configuration.users()
+    hears = {name for name, user in users.items() if any(matches(each, subject) for each in user.subscribe)}
+    asks = {name for name, user in users.items() if any(matches(each, subject) for each in user.publish)}
+    assert hears == {"hami-registry" if subject == subjects.ASK_INVENTORY else "hami-scheduler"}
+    assert all(users[name].answers for name in hears)
+    assert asks == {"hami-reader", *(hears - {"hami-registry"})}  # a scheduler that does not lead asks the one that does
+
+
+SAID_BY_OTHERS = {
+    "liveness_changed": "hami-registry",
+    **dict.fromkeys(
+        ("pod_assigned", "assignment_lapsed", "pod_allocating", "share_resized", "pod_refused", "pod_placed"), "hami-scheduler"
+    ),
+}
+"""Kinds of events that no agent says."""
+
+
+@pytest.mark.parametrize("path", sorted(WIRE.glob("*.json")), ids=lambda path: path.stem)
+def test_whoever_says_an_event_may_publish_it(path: Path) -> None:
+    recorded = json.loads(path.read_text())
+    kind = recorded["headers"]["ce-type"].rpartition(".")[2]
+    said_by = {SAID_BY_OTHERS.get(kind, "hami-node-agent")} | ({"hami-scheduler"} if kind == "pod_released" else set())
+    may = {name for name, user in nats_configuration.users().items() if any(matches(each, recorded["subject"]) for each in user.publish)}
+    assert may & said_by

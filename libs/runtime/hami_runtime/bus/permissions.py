@@ -29,7 +29,7 @@ class Permissions(Struct, frozen=True, kw_only=True):
 
 
 def scheduler(*, durable: str) -> Permissions:
-    """The scheduler: grants, verdicts, the streams themselves; reads devices and the log; answers why.
+    """The scheduler: grants, verdicts, the streams themselves; reads devices and the log; answers why and what would be, or asks who leads.
 
     Args:
         durable: the registry's consumer of the log of grants, which nobody else touches.
@@ -39,6 +39,7 @@ def scheduler(*, durable: str) -> Permissions:
             subjects.ALL_GRANTS,
             "hami.v1.verdicts.*.*",
             subjects.ASK_EXPLAIN,
+            subjects.ASK_SIMULATE,
             *_makes(subjects.STREAMS),
             *_reads((subjects.DEVICES, subjects.ALLOCATIONS)),
         ),
