@@ -80,11 +80,13 @@ lock: ## Pin the requirements anew, by hash, naming no index
 protos: $(STAMP) ## Generate the gRPC stubs from our proto files
 	@$(BIN)/python services/node-agent/generate_stubs.py
 
-docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAPI document, the page of departures; and manifests
+docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAPI document, the pages of departures and vendors, pictures; and manifests
 	@$(BIN)/python -m hami_protocol.schemas docs/protocol
 	@$(BIN)/python tools/departures.py > docs/departures.md
+	@$(BIN)/python tools/vendor_pages.py > docs/vendors.md
 	@$(BIN)/python -m tools.metrics_page > docs/metrics.md
 	@$(BIN)/python -m tools.manifests
+	@$(BIN)/python -m tools.policy_pictures
 
 wheel: $(STAMP) ## Build the wheel and the sdist into dist/
 	@rm -rf dist

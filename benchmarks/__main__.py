@@ -16,6 +16,7 @@ RUNS: Final = (
     ("admission",),
     ("bind_to_subscriber",),
     ("placement",),
+    ("packing",),
 )
 
 
