@@ -24,29 +24,62 @@ class Departure(NamedTuple):
     test: str
 
 
-def _marks(decorated: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> Iterator[str]:
-    for decorator in decorated.decorator_list:
-        if isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Attribute) and decorator.func.attr == name:
-            yield from (argument.value for argument in decorator.args[:1] if isinstance(argument, ast.Constant))
-    for call in (node for decorator in decorated.decorator_list for node in ast.walk(decorator)):
+def _text(value: ast.expr, texts: dict[str, str]) -> str:
+    """The text that an expression is: a constant, or the name of one."""
+    if isinstance(value, ast.Constant):
+        return str(value.value)
+    return texts.get(value.id, "") if isinstance(value, ast.Name) else ""
+
+
+def _marks(decorated: ast.FunctionDef | ast.AsyncFunctionDef, name: str, texts: dict[str, str]) -> Iterator[str]:
+    calls: list[ast.expr] = list(decorated.decorator_list)
+    for keyword in (node for decorator in decorated.decorator_list for node in ast.walk(decorator)):
         # Marks of single parameters: pytest.param(..., marks=pytest.mark.departs("..."))
-        if isinstance(call, ast.keyword) and call.arg == "marks":
-            for node in ast.walk(call.value):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
-                    yield from (argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant))
+        if isinstance(keyword, ast.keyword) and keyword.arg == "marks":
+            calls += [node for node in ast.walk(keyword.value) if isinstance(node, ast.Call)]
+    for call in calls:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == name:
+            yield from filter(None, (_text(argument, texts) for argument in call.args[:1]))
+
+
+def _texts(tree: ast.Module, root: Path) -> dict[str, str]:
+    """The names of a test module that stand for a text, its imports from other test modules among them."""
+    texts = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            texts |= {target.id: node.value.value for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
+            path = root / f"{(node.module or '').replace('.', '/')}.py"
+            if path.exists():
+                found = _texts(ast.parse(path.read_text()), root)
+                texts |= {alias.name: found[alias.name] for alias in node.names if alias.name in found}
+    return texts
+
+
+def _parameters(decorated: ast.FunctionDef | ast.AsyncFunctionDef, texts: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Example and reason of single parameters: ``example("vendors 3 L481", ..., departs="...")``."""
+    for call in (node for decorator in decorated.decorator_list for node in ast.walk(decorator)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "example" and call.args:
+            yield from ((_text(call.args[0], texts), _text(each.value, texts)) for each in call.keywords if each.arg == "departs")
 
 
 def departures(root: Path = ROOT) -> list[Departure]:
     """Every departure that a test marks, in a stable order."""
     found = []
     for path in sorted((root / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        texts = _texts(tree, root)
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                examples = ", ".join(dict.fromkeys(_marks(node, "example")))
-                found += [
-                    Departure(examples, reason, f"{path.relative_to(root)}::{node.name}")
-                    for reason in dict.fromkeys(_marks(node, "departs"))
-                ]
+                examples = ", ".join(dict.fromkeys(_marks(node, "example", texts)))
+                test = f"{path.relative_to(root)}::{node.name}"
+                reasons = dict.fromkeys(_marks(node, "departs", texts))
+                found += [Departure(examples, reason, test) for reason in reasons]
+                by_reason: dict[str, list[str]] = {}
+                for name, reason in _parameters(node, texts):
+                    if reason and reason not in reasons:
+                        by_reason.setdefault(reason, []).append(name)
+                found += [Departure(", ".join(names), reason, test) for reason, names in by_reason.items()]
     return sorted(found)
 
 
