@@ -52,6 +52,7 @@ lint: $(STAMP) ## Check style, types, layering and C format
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/hadolint deploy/docker/*.Dockerfile
 	@$(MAKE) --no-print-directory -C cshim lint
 
 format: $(STAMP) ## Format Python and C
