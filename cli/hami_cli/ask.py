@@ -40,7 +40,7 @@ async def _asked(method: str, url: str, path: str, token: str, body: bytes | Non
             content = await answer.read()
     except (aiohttp.ClientError, TimeoutError) as exc:
         raise CommandError(f"{url}: {str(exc) or type(exc).__name__}") from exc
-    if answer.status != 200:
+    if not answer.ok:
         raise CommandError(f"{url}: {answer.status}: {_reason(content)}")
     return content
 

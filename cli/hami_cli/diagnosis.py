@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from msgspec import Struct
 
 from hami_protocol import keys
 from hami_protocol.events import PodRefused
-from hami_protocol.kubernetes import ContainerStatus, Pod
+from hami_protocol.kubernetes import Condition, ContainerStatus, Pod
 
 MOST_TEXT: Final = 1000
 _OUT_OF_MEMORY_EXIT: Final = 137
@@ -29,6 +29,8 @@ class Sign(Struct, frozen=True, kw_only=True):
     remedy: str
     command: str
     """With ``{namespace}``, ``{pod}`` and ``{node}``."""
+    general: bool = False
+    """It says nothing once a sign of the same table says something particular of the same pod."""
 
 
 class Finding(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -79,9 +81,11 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """What is wrong, each cause and object once, in the order of the pod's way: admission, scheduling, devices, images, running."""
     pod = evidence.pod
     node = pod.spec.node_name if pod else ""
-    found: dict[tuple[str, str], Finding] = {}
+    found: list[tuple[Sign, Finding]] = []
     for said in _texts(evidence):
         for sign in _signs(said.text, said.source):
+            if any(sign.cause == earlier.cause and each.object.startswith(said.object) for earlier, each in found):
+                continue
             finding = Finding(
                 cause=sign.cause,
                 object=said.object,
@@ -90,13 +94,14 @@ def diagnose(evidence: Evidence) -> Diagnosis:
                 remedy=sign.remedy,
                 next_command=_command(sign.command, namespace=evidence.namespace, pod=evidence.name, node=node),
             )
-            found.setdefault((finding.cause, finding.object), finding)
+            found.append((sign, finding))
+    particular = {_table(sign) for sign, _ in found if not sign.general}
     return Diagnosis(
         namespace=evidence.namespace,
         pod=evidence.name,
         phase=pod.status.phase if pod else "not found",
         node=node,
-        findings=tuple(found.values()),
+        findings=tuple(finding for sign, finding in found if not (sign.general and _table(sign) in particular)),
     )
 
 
@@ -125,11 +130,17 @@ def _scheduling(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
         nearest = "; ".join(f"{each.node}: {each.detail}" for each in evidence.refusal.nearest if each.detail)
         text = " | ".join(filter(None, (evidence.refusal.summary, reasons, nearest)))
         yield _Text(object=name, source="the scheduler's verdict", text=text)
-    for condition in pod.status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status != "True" and condition.message:
-            yield _Text(object=name, source="condition PodScheduled", text=condition.message)
+    if (condition := _unscheduled(pod)) is not None:
+        yield _Text(object=name, source="condition PodScheduled", text=condition.message or "")
     if pod.spec.scheduling_gates:
         yield _Text(object=name, source="spec.schedulingGates", text="scheduling gates are set")
+
+
+def _unscheduled(pod: Pod) -> Condition | None:
+    """The condition that says why it is not placed."""
+    return next(
+        (each for each in pod.status.conditions or () if each.type == "PodScheduled" and each.status != "True" and each.message), None
+    )
 
 
 def _container(name: str, status: ContainerStatus) -> Iterator[_Text]:
@@ -147,12 +158,15 @@ def _container(name: str, status: ContainerStatus) -> Iterator[_Text]:
 
 
 def _own_events(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
-    """Warnings on the pod, the newest first. What held it back before it was bound is over once it is."""
+    """Warnings on the pod, the newest first. Of what kept it from being placed the newest alone counts, and only where nothing newer says it."""
+    said_already = bool(pod.spec.node_name or evidence.refusal or _unscheduled(pod))
     mine = [event for event in evidence.events if _involved(event).get("uid") == pod.metadata.uid and event.get("type") != "Normal"]
     for event in sorted(mine, key=_when, reverse=True):
         reason = str(event.get("reason", ""))
-        if pod.spec.node_name and reason in {"FailedScheduling", "FilteringFailed"}:
-            continue
+        if reason in {"FailedScheduling", "FilteringFailed"}:
+            if said_already:
+                continue
+            said_already = True
         yield _Text(object=name, source=f"event {reason}", text=f"{reason}: {event.get('message', '')}")
 
 
@@ -178,19 +192,23 @@ def _when(event: dict[str, Any]) -> str:
 def _signs(text: str, source: str) -> Iterator[Sign]:
     """What ``text`` says. A scheduling message names several causes at once; of images and ends of containers the first is meant."""
     several = source in {"the scheduler's verdict", "condition PodScheduled"} or "FailedScheduling" in source or "FilteringFailed" in source
-    for table, all_of_them in ((_SCHEDULING, several), (_IMAGES, False), (_ADMISSION, False), (_DEVICES, False), (_RUNNING, False)):
+    for table in _TABLES:
         matching = [sign for sign in table if sign.pattern.search(text)]
-        yield from matching if all_of_them else matching[:1]
+        yield from matching if several and table is _SCHEDULING else matching[:1]
         if matching:
             return
+
+
+def _table(sign: Sign) -> int:
+    return next(place for place, table in enumerate(_TABLES) if sign in table)
 
 
 def _command(template: str, **names: str) -> str:
     return template.format(**{key: shlex.quote(value) if value else "''" for key, value in names.items()})
 
 
-def _sign(pattern: str, cause: str, remedy: str, command: str) -> Sign:
-    return Sign(pattern=re.compile(pattern, re.IGNORECASE), cause=cause, remedy=remedy, command=command)
+def _sign(pattern: str, cause: str, remedy: str, command: str, *, general: bool = False) -> Sign:
+    return Sign(pattern=re.compile(pattern, re.IGNORECASE), cause=cause, remedy=remedy, command=command, general=general)
 
 
 _EXPLAIN: Final = "hami explain {pod} -n {namespace}"
@@ -320,8 +338,10 @@ _SCHEDULING: Final[tuple[Sign, ...]] = (
         "kubectl uncordon the nodes that are to take pods again",
         "kubectl get nodes",
     ),
+)
+_NOT_SCHEDULED: Final[tuple[Sign, ...]] = (
     _sign(
-        r"^FailedScheduling|extender",
+        r"^FailedScheduling|^FilteringFailed|extender",
         "kube-scheduler could not place the pod",
         "see that the extender is there and answers",
         "hami doctor",
@@ -365,7 +385,7 @@ _IMAGES: Final[tuple[Sign, ...]] = (
         "look at the node's network and its DNS for the registry's name",
         "kubectl get node {node} -o wide",
     ),
-    _sign(_PULLING, "an image cannot be pulled", "read the events: they say why", _DESCRIBE),
+    _sign(_PULLING, "an image cannot be pulled", "read the events: they say why", _DESCRIBE, general=True),
     _sign(r"InvalidImageName", "the image's name is none", "mend the image's name", _DESCRIBE),
 )
 _ADMISSION: Final[tuple[Sign, ...]] = (
@@ -429,6 +449,7 @@ _RUNNING: Final[tuple[Sign, ...]] = (
         "the program ends with an error",
         "read its log; out of memory on the card shows there as CUDA_ERROR_OUT_OF_MEMORY",
         _LOGS,
+        general=True,
     ),
     _sign(
         r"FailedMount|FailedAttachVolume|MountVolume",
@@ -439,6 +460,5 @@ _RUNNING: Final[tuple[Sign, ...]] = (
 )
 
 
-def causes() -> Iterable[str]:
-    """Every cause there is."""
-    return (sign.cause for table in (_SCHEDULING, _IMAGES, _ADMISSION, _DEVICES, _RUNNING) for sign in table)
+_TABLES: Final = (_SCHEDULING, _NOT_SCHEDULED, _IMAGES, _ADMISSION, _DEVICES, _RUNNING)
+"""What is particular before what is general."""

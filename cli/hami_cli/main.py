@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hami_cli import cordon, diagnose, doctor, events, explain, report, rig, simulate, summary, top, trace
+from hami_cli import cordon, diagnose, doctor, events, explain, report, resize, rig, simulate, summary, top, trace
 from hami_runtime import logs
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command(name="diagnose")(diagnose.diagnose)
 app.command(name="trace")(trace.trace)
 app.command(name="events")(events.events)
 app.command(name="simulate")(simulate.simulate)
+app.command(name="resize")(resize.resize)
 app.command(name="summary")(summary.summary)
 app.command(name="report")(report.report)
 app.command(name="cordon")(cordon.cordon)

@@ -7,6 +7,7 @@ Colours are for terminals alone, and for nobody where ``NO_COLOR`` is set.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -16,6 +17,7 @@ import msgspec
 import typer
 
 GAP = "   "
+_FIGURE = re.compile(r"[0-9]+([./][0-9]+)?( %)?")
 
 
 class Format(StrEnum):
@@ -80,4 +82,4 @@ def percent(part: float, whole: float) -> str:
 
 
 def _is_figure(text: str) -> bool:
-    return text == "-" or text[:1].isdigit()
+    return text == "-" or _FIGURE.fullmatch(text) is not None

@@ -5,12 +5,12 @@ Every figure is counted from one snapshot. What was not measured is None, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Final
 
 from msgspec import Struct
 
-from hami_cli.snapshot import CardFact, HeldFact, NodeFact, Snapshot, WaitingFact
+from hami_cli.snapshot import CardFact, ChargeFact, HeldFact, NodeFact, Snapshot, WaitingFact
 
 IDLE_USE: Final = 0.2
 """A container that uses less of its memory than this, and less of its card's compute, holds much and uses little."""
@@ -136,7 +136,7 @@ def report(snapshot: Snapshot) -> Report:
         totals=totals,
         nodes=_nodes(snapshot),
         cards=snapshot.cards,
-        namespaces=_namespaces(snapshot.held),
+        namespaces=_namespaces(snapshot.charges),
         workloads=snapshot.held,
         measured=snapshot.measured,
         card_use=tuple(_card_use(snapshot.cards)),
@@ -176,10 +176,10 @@ def _in_words(totals: Totals, fit: Fit) -> str:
     memory = ratio_percent(totals.allocated_memory_mib, totals.memory_mib)
     state = "has room to spare" if memory < 50 else "is well used" if memory < 85 else "is almost full"
     return (
-        f"The cluster {state}: {totals.pods} pods hold {memory:.0f} % of the memory and "
-        f"{ratio_percent(totals.allocated_cores, totals.cores):.0f} % of the cores of {totals.cards} cards on {totals.nodes} nodes. "
-        f"{fit.idle_cards} cards are idle, {fit.full_cards} are full, {totals.cards - totals.cards_usable} take no new pods. "
-        f"{totals.waiting} pods wait for a device."
+        f"The cluster {state}. Pods: {totals.pods}, which hold {memory:.0f} % of the memory and "
+        f"{ratio_percent(totals.allocated_cores, totals.cores):.0f} % of the cores. Nodes: {totals.nodes}. "
+        f"Cards: {totals.cards}, of them {fit.idle_cards} idle, {fit.full_cards} full, {fit.fragmented_cards} partly used, "
+        f"{totals.cards - totals.cards_usable} that take no new pods. Pods that wait for a device: {totals.waiting}."
     )
 
 
@@ -202,9 +202,9 @@ def _node(node: NodeFact, cards: list[CardFact]) -> NodeSum:
     )
 
 
-def _namespaces(held: Iterable[HeldFact]) -> tuple[NamespaceSum, ...]:
+def _namespaces(charges: Iterable[ChargeFact]) -> tuple[NamespaceSum, ...]:
     by_name: dict[str, dict[str, tuple[int, int]]] = {}
-    for each in held:
+    for each in charges:
         pods = by_name.setdefault(each.namespace, {})
         memory_mib, cores = pods.get(each.pod, (0, 0))
         pods[each.pod] = (memory_mib + each.memory_mib, cores + each.cores)
@@ -293,12 +293,13 @@ def _findings(snapshot: Snapshot, totals: Totals, fit: Fit, idle: tuple[HeldFact
 
 def _findings_on_cards(snapshot: Snapshot, totals: Totals, fit: Fit) -> Iterable[str]:
     if away := [node.name for node in snapshot.nodes if not node.ready]:
-        yield f"{len(away)} nodes are not ready: {_some(away)}."
-    for status, meaning in (("unhealthy", "unhealthy"), ("cordoned", "cordoned"), ("away", "on nodes that do not register any more")):
+        yield f"Not ready: {_count(away, 'node')}: {_some(away)}."
+    for status, meaning in (("unhealthy", "unhealthy"), ("cordoned", "cordoned"), ("away", "on a node that does not register any more")):
         if cards := [card.uuid for card in snapshot.cards if card.status == status]:
-            yield f"{len(cards)} cards are {meaning}: {_some(cards)}."
+            yield f"{meaning.capitalize()}: {_count(cards, 'card')}: {_some(cards)}."
     if totals.waiting:
-        yield f"{totals.waiting} pods wait: {_some([_pod(each) for each in snapshot.waiting])}. `hami explain` says why."
+        waiting = [_pod(each) for each in snapshot.waiting]
+        yield f"Waiting: {_count(waiting, 'pod')}: {_some(waiting)}. `hami explain` says why."
     if fit.fragmented_cards and not fit.idle_cards:
         free = f"{fit.stranded_memory_mib} MiB are, spread over {fit.fragmented_cards} cards"
         yield f"No whole card is free, though {free}: a job that wants a whole card waits."
@@ -308,15 +309,19 @@ def _findings_on_cards(snapshot: Snapshot, totals: Totals, fit: Fit) -> Iterable
 
 def _findings_on_pods(snapshot: Snapshot, idle: tuple[HeldFact, ...], over: tuple[HeldFact, ...]) -> Iterable[str]:
     if unlimited := sorted({_pod(held) for held in snapshot.held if not held.cores}):
-        yield f"{len(unlimited)} pods have no limit of cores, so they compete for compute: {_some(unlimited)}."
+        yield f"Without a limit of cores, so that they compete for compute: {_count(unlimited, 'pod')}: {_some(unlimited)}."
     loose = [held for held in snapshot.held if held.enforced is False]
     for listed, what in (
-        (idle, "hold much and use little"),
-        (over, "use more memory than is booked"),
-        (loose, "use a card without being held to their limit"),
+        (idle, "Holding much and using little"),
+        (over, "Using more memory than is booked"),
+        (loose, "Using a card without being held to a limit"),
     ):
         if listed:
-            yield f"{len(listed)} containers {what}: {_some([_pod(held) for held in listed])}."
+            yield f"{what}: {_count(listed, 'container')}: {_some([_pod(held) for held in listed])}."
+
+
+def _count(listed: Sized, what: str) -> str:
+    return f"{len(listed)} {what}{'' if len(listed) == 1 else 's'}"
 
 
 def _pod(fact: HeldFact | WaitingFact) -> str:

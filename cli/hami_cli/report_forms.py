@@ -24,7 +24,8 @@ def text(document: Document) -> str:
     """For a terminal or a mail."""
     parts = [strong(document.title), document.time]
     for section in document.sections:
-        parts += ["", strong(section.title), ""]
+        parts += ["", strong(section.title)]
+        parts += [""] if section.paragraphs or section.points else []
         parts += [textwrap.fill(plain(each), WIDTH) for each in section.paragraphs]
         parts += [textwrap.fill(plain(each), WIDTH, initial_indent="- ", subsequent_indent="  ") for each in section.points]
         for table in section.tables:

@@ -83,6 +83,18 @@ class HeldFact(_Fact, frozen=True, kw_only=True):
     enforced: bool | None = None
 
 
+class ChargeFact(_Fact, frozen=True, kw_only=True):
+    """What one pod is charged on one card now: not the sum of its containers, where they do not all run at once."""
+
+    namespace: str
+    pod: str
+    node: str
+    uuid: str
+    memory_mib: int
+    cores: int
+    shares: int
+
+
 class WaitingFact(_Fact, frozen=True, kw_only=True):
     """A pod that asks for devices and is nowhere yet."""
 
@@ -100,6 +112,9 @@ class Snapshot(_Fact, frozen=True, kw_only=True):
     nodes: tuple[NodeFact, ...]
     cards: tuple[CardFact, ...]
     held: tuple[HeldFact, ...]
+    """By container, init containers among them."""
+    charges: tuple[ChargeFact, ...]
+    """By pod: these add up to what is booked."""
     waiting: tuple[WaitingFact, ...]
     measured: bool
     """Whether anybody has measured what containers use."""
@@ -138,6 +153,7 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
     devices = {node.metadata.name: _devices(node, catalog, caveats) for node in ordered_nodes}
     whole = {(name, device.uuid): device for name, listed in devices.items() for _, device in listed}
     held: list[HeldFact] = []
+    charges: list[ChargeFact] = []
     waiting: list[WaitingFact] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         if is_terminal(pod):
@@ -150,7 +166,8 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         except RecordError as exc:
             caveats.append(f"pod {pod.metadata.namespace}/{pod.metadata.name}: what it holds cannot be read: {exc}")
             continue
-        _book(booked, pod, assignments)
+        charges.extend(mine := list(_charges(pod, assignments)))
+        _book(booked, mine, assignments)
         for fact in _held(pod, assignments, catalog):
             device = whole.get((fact.node, fact.uuid))
             kind = fact.kind if device is None else _kind(fact, memory_mib=device.memory_mib, cores=device.cores, mode=device.mode)
@@ -193,6 +210,7 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         ),
         cards=cards,
         held=tuple(held),
+        charges=tuple(charges),
         waiting=tuple(waiting),
         measured=bool(heard.usage),
         caveats=tuple(caveats),
@@ -217,17 +235,29 @@ def _devices(node: Node, catalog: Catalog, caveats: list[str]) -> list[tuple[str
     return found
 
 
-def _book(booked: dict[tuple[str, str], _Booked], pod: Pod, assignments: tuple[VendorAssignment, ...]) -> None:
+def _charges(pod: Pod, assignments: tuple[VendorAssignment, ...]) -> Iterable[ChargeFact]:
     charges, running = charges_of(assignments)
     for charge in running if _init_is_over(pod) else charges:
-        total = booked.setdefault((pod.spec.node_name, charge.uuid), _Booked())
+        yield ChargeFact(
+            namespace=pod.metadata.namespace,
+            pod=pod.metadata.name,
+            node=pod.spec.node_name,
+            uuid=charge.uuid,
+            memory_mib=charge.memory_mib,
+            cores=charge.cores,
+            shares=charge.shares,
+        )
+
+
+def _book(booked: dict[tuple[str, str], _Booked], charges: list[ChargeFact], assignments: tuple[VendorAssignment, ...]) -> None:
+    for charge in charges:
+        total = booked.setdefault((charge.node, charge.uuid), _Booked())
         total.memory_mib += charge.memory_mib
         total.cores += charge.cores
         total.shares += charge.shares
-    for assignment in assignments:
-        for container in assignment.containers:
-            for share in container.shares:
-                booked.setdefault((pod.spec.node_name, share.uuid), _Booked()).containers += 1
+        total.containers += sum(
+            share.uuid == charge.uuid for given in assignments for container in given.containers for share in container.shares
+        )
 
 
 def _init_is_over(pod: Pod) -> bool:

@@ -103,7 +103,7 @@ def of_snapshot(snapshot: Snapshot) -> Summary:
         )
         for card in snapshot.cards
     ]
-    held = [(each.namespace, each.pod, float(each.memory_mib), float(each.cores)) for each in snapshot.held]
+    held = [(each.namespace, each.pod, float(each.memory_mib), float(each.cores)) for each in snapshot.charges]
     return _summary("live cluster", snapshot.measured, cards, held, snapshot.caveats)
 
 

@@ -1,6 +1,7 @@
 """The way of one pod as steps in time: from its own record, Kubernetes Events and the log of allocations. Pure.
 
-Steps are of several clocks, the API server's in whole seconds; they are ordered by time, and those of one source never change places.
+Steps are of several clocks, the API server's in whole seconds; they are ordered by time, and those of one
+time stay as they were read. What has no time is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from hami_protocol import keys
 from hami_protocol.envelope import TRACE_PARENT, Message, open_message
 from hami_protocol.errors import EventError
 from hami_protocol.kubernetes import Pod
+
+_NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 class Step(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -49,16 +52,16 @@ def timeline(namespace: str, name: str, pod: Pod | None, happened: Iterable[dict
     steps = [*(_own(pod) if pod else ())]
     steps += [Step(time=message.headers.get("ce-time", ""), source="bus", text=event_line(event)) for message, event in mine]
     steps += [_event(event) for event in happened if (event.get("involvedObject") or {}).get("uid") == uid]
-    steps.sort(key=lambda step: moment(step.time))
+    steps = sorted((step for step in steps if moment(step.time) > _NO_TIME), key=lambda step: moment(step.time))
     return Timeline(namespace=namespace, pod=name, uid=uid, trace_id=_trace_id(parent), steps=tuple(steps))
 
 
 def moment(time: str) -> datetime:
-    """``time`` as a datetime; the beginning of all for what is none."""
+    """``time`` as a datetime; the beginning of all times for what is none."""
     try:
         parsed = datetime.fromisoformat(time)
     except ValueError:
-        return datetime.min.replace(tzinfo=UTC)
+        return _NO_TIME
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 

@@ -1,0 +1,62 @@
+"""``hami resize``: other sizes for the shares of a pod that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from hami_cli import ask
+from hami_cli.exits import USAGE, run
+from hami_cli.output import Format, OutputOption, plain, show, strong
+from hami_cli.places import SCHEDULER_URL, NamespaceOption, SchedulerOption, TokenOption, place
+
+
+def resize(
+    pod: Annotated[str, typer.Argument(help="Name of the pod.")],
+    memory_mib: Annotated[
+        int | None, typer.Option("--memory-mib", min=1, help="Memory on each of the container's devices.", show_default=False)
+    ] = None,
+    cores: Annotated[
+        int | None, typer.Option("--cores", min=0, max=100, help="Percent of each device's compute; 0 limits nothing.", show_default=False)
+    ] = None,
+    container: Annotated[
+        str, typer.Option("--container", "-c", help="Which container, where several have shares.", show_default=False)
+    ] = "",
+    namespace: NamespaceOption = "default",
+    output: OutputOption = Format.TABLE,
+    url: SchedulerOption = "",
+    token: TokenOption = "",
+) -> None:
+    """Give a running pod's shares another size, on the cards that it has. Nothing restarts, and nothing goes below what is in use.
+
+    [bold]Examples[/]
+
+    $ hami resize train-0 --memory-mib 8000
+
+    $ hami resize train-0 --memory-mib 4000 --cores 30 -c worker
+    """
+    if memory_mib is None and cores is None:
+        typer.echo("hami resize: nothing was asked for; accepted: --memory-mib, --cores, or both", err=True)
+        raise SystemExit(USAGE)
+    wish: dict[str, Any] = {"namespace": namespace, "pod": pod, "container": container, "memoryMib": memory_mib, "cores": cores}
+    content = run("resize", ask.post(place("scheduler_url", url, SCHEDULER_URL), "/v1/resize", token, msgspec.json.encode(wish)))
+    answer = msgspec.json.decode(content, type=dict[str, Any])
+    show(answer, output, lambda: text(answer))
+
+
+def text(answer: dict[str, Any]) -> str:
+    """The answer for people."""
+    ref = answer["pod"]
+    how = "resized" if answer["state"] == "applied" else "booked; the node's agent has not answered yet"
+    lines = [strong(f"{ref['namespace']}/{ref['name']}") + f"  {how}  {answer['node']}"]
+    lines += [
+        f"  {plain(container['container'])}: {share['memoryMib']} MiB"
+        + (f", {share['cores']} %" if share["cores"] else "")
+        + f" of {share['uuid']}"
+        for given in answer["assignments"]
+        for container in given["containers"]
+        for share in container["shares"]
+    ]
+    return "\n".join(lines)
