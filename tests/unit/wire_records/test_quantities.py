@@ -61,7 +61,9 @@ def test_whole_percentages_are_read(text: str, percent: int) -> None:
     assert quantities.parse_percent(text, field=FIELD) == percent
 
 
-@pytest.mark.parametrize("text", ["NaN", "Inf", "-Inf", "0x10", "1_000", "", " ", "1 ", "\n1", "\u0661", "1e", "1Kib", "k", ".", "+", "1" * 65])
+@pytest.mark.parametrize(
+    "text", ["NaN", "Inf", "-Inf", "0x10", "1_000", "", " ", "1 ", "\n1", "\u0661", "1e", "1Kib", "k", ".", "+", "1" * 65]
+)
 def test_what_is_no_quantity_is_refused_everywhere(text: str) -> None:
     for parse in (quantities.parse_count, quantities.parse_percent, quantities.parse_memory_mib):
         with pytest.raises(QuantityError):
