@@ -25,6 +25,7 @@ from hami_protocol.devices import ContainerKind
 from hami_rig.kubelet import cdi
 from hami_rig.kubelet import process_environment as processes
 from hami_rig.kubelet.devices import Held
+from hami_rig.kubelet.grant_copy import GrantCopy
 from hami_rig.kubelet.process_environment import StartFailed
 from hami_rig.processes import die_with_parent
 
@@ -64,13 +65,19 @@ class RunningContainer:
 class ProcessContainer(RunningContainer):
     """A container that is a local process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, grant: GrantCopy | None = None) -> None:
         super().__init__(None, 0)
         self._process = process
+        self._grant = grant
 
     async def wait(self) -> int:
         """Wait for the process; a signal counts as 128 and its number."""
-        code = await self._process.wait()
+        following = asyncio.create_task(self._grant.follow()) if self._grant is not None else None
+        try:
+            code = await self._process.wait()
+        finally:
+            if following is not None:
+                following.cancel()
         return code if code >= 0 else 128 - code
 
     async def stop(self, grace_seconds: float) -> None:
@@ -155,7 +162,8 @@ async def start(
         StartFailed: it is to be a process and cannot be one.
     """
     if annotations.get(PROCESS) == "true" and container.command:
-        return await _start_process(container, processes.environment(given, cards, folder / container.name), folder)
+        grant = processes.grant_copy(given, folder / container.name)
+        return await _start_process(container, processes.environment(given, cards, grant), folder, grant)
     stop_seconds = seconds_of(annotations, STOP_SECONDS) or 0.0
     if kind is ContainerKind.INIT:
         seconds, exit_code = seconds_of(annotations, INIT_SECONDS) or 0.0, seconds_of(annotations, INIT_EXIT_CODE)
@@ -173,7 +181,7 @@ def seconds_of(annotations: Mapping[str, str], key: str) -> float | None:
     return value if 0 <= value < 10**9 else None
 
 
-async def _start_process(container: k.Container, env: Mapping[str, str], folder: Path) -> RunningContainer:
+async def _start_process(container: k.Container, env: Mapping[str, str], folder: Path, grant: GrantCopy | None) -> RunningContainer:
     command = [*(container.command or ()), *(container.args or ())]
     program = shutil.which(command[0], path=env.get("PATH")) or command[0]
     with _open_log(folder, container.name) as output:
@@ -190,7 +198,7 @@ async def _start_process(container: k.Container, env: Mapping[str, str], folder:
             )
         except OSError as exc:
             raise StartFailed("RunContainerError", f"{command[0]}: {exc.strerror}") from exc
-    return ProcessContainer(process)
+    return ProcessContainer(process, grant)
 
 
 def _open_log(folder: Path, name: str) -> BinaryIO:

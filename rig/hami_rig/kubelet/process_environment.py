@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from hami_node_agent import grant_file
-from hami_node_agent.grant_file import Grant, GrantError
+from hami_node_agent.grant_file import GrantError
 from hami_rig import project
 from hami_rig.kubelet import cdi
+from hami_rig.kubelet.grant_copy import GrantCopy
 
 PRELOAD_FILE = "/etc/ld.so.preload"
 GRANT_FILE = "/usr/local/vgpu/grant"
@@ -32,29 +32,42 @@ class StartFailed(Exception):  # noqa: N818 - reads as the condition it names
         self.reason = reason
 
 
-def environment(given: cdi.Given, cards: Path, own: Path) -> dict[str, str]:
+def grant_copy(given: cdi.Given, own: Path) -> GrantCopy | None:
+    """The container's copy of its grant, at ``own`` with another suffix; None where it has no grant.
+
+    Raises:
+        StartFailed: the grant cannot be read, or the copy not be made.
+    """
+    to_host = _to_host(given)
+    source = to_host.get(GRANT_FILE)
+    if source is None:
+        return None
+    try:
+        grant = grant_file.decode(Path(source).read_bytes())
+        return GrantCopy(Path(source), own.with_suffix(".grant"), host_path(grant.region_path, to_host))
+    except (OSError, GrantError) as exc:
+        raise StartFailed("CreateContainerError", f"the container's copy of its grant {source} cannot be made: {exc}") from exc
+
+
+def environment(given: cdi.Given, cards: Path, grant: GrantCopy | None) -> dict[str, str]:
     """The whole environment.
 
     Args:
         given: what the container is given.
         cards: the fake driver's description of the node's cards.
-        own: a path of the container's own, whose suffix is replaced for its copy of the grant. The copy names the region by its place on the host;
-            what changes in the grant later does not reach it.
+        grant: the container's copy of its grant.
 
     Raises:
-        StartFailed: a library that must be preloaded is not there, or the grant cannot be read.
+        StartFailed: a library that must be preloaded is not there.
     """
-    to_host = {mount.container_path: mount.host_path for mount in given.mounts}
+    to_host = _to_host(given)
     env = {**os.environ, **{name: host_path(value, to_host) for name, value in given.env.items()}}
     if driver := project.find(project.FAKE_DRIVER):
         env |= {"LD_LIBRARY_PATH": str(driver), "FAKE_GPU_CONFIG": str(cards), "FAKE_GPU_STATE": f"{cards}.state"}
         env["PATH"] = f"{driver.parent}:{env.get('PATH', '')}"
-    if granted := to_host.get(GRANT_FILE):
-        grant = _read_grant(Path(granted))
-        here = own.with_suffix(".grant")
-        here.parent.mkdir(parents=True, exist_ok=True)
-        here.write_bytes(_encoded(replace(grant, region_path=host_path(grant.region_path, to_host))))
-        env |= {"HAMI_GRANT_FILE": str(here), "NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in grant.devices)}
+    if grant is not None:
+        devices = grant_file.decode(grant.path.read_bytes()).devices
+        env |= {"HAMI_GRANT_FILE": str(grant.path), "NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
     if preload := to_host.get(PRELOAD_FILE):
         libraries = [host_path(line.strip(), to_host) for line in Path(preload).read_text().splitlines() if line.strip()]
         if missing := [library for library in libraries if not Path(library).is_file()]:
@@ -71,15 +84,5 @@ def host_path(value: str, to_host: Mapping[str, str]) -> str:
     return value
 
 
-def _read_grant(path: Path) -> Grant:
-    try:
-        return grant_file.decode(path.read_bytes())
-    except (OSError, GrantError) as exc:
-        raise StartFailed("CreateContainerError", f"the grant {path} cannot be read: {exc}") from exc
-
-
-def _encoded(grant: Grant) -> bytes:
-    try:
-        return grant_file.encode(grant)
-    except GrantError as exc:
-        raise StartFailed("CreateContainerError", f"the container's copy of its grant cannot be made: {exc}") from exc
+def _to_host(given: cdi.Given) -> dict[str, str]:
+    return {mount.container_path: mount.host_path for mount in given.mounts}

@@ -166,6 +166,15 @@ def _decode_device(data: bytes, base: int) -> GrantedDevice:
     )
 
 
+def live(data: bytes) -> Live:
+    """The live words of a file."""
+    return Live(
+        blocked_until_ns=layout.read_uint(data, layout.GRANT, "blocked_until_ns"),
+        limited=layout.read_uint(data, layout.GRANT, "core_switch") != 0,
+        overhead_bytes=tuple(layout.read_uint(data, layout.GRANT, "overhead_bytes", index=place) for place in range(layout.GRANT_DEVICES)),
+    )
+
+
 def same_grant(one: bytes | None, other: bytes) -> bool:
     """Whether both are whole and grant the same, whatever their live words and however often they were changed."""
     if one is None or len(one) != len(other) or layout.read_uint(one, layout.GRANT, "generation") % 2:
