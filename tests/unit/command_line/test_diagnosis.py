@@ -165,16 +165,20 @@ def test_what_went_wrong_on_the_node(status: dict[str, Any], annotations: dict[s
     assert any(cause in found for found in causes(Evidence(namespace="default", name="p1", pod=pod)))
 
 
-def test_a_container_that_ended_badly_is_named() -> None:
-    for ended, cause in (
+@pytest.mark.parametrize(
+    ("ended", "cause"),
+    [
         (ContainerStateTerminated(exit_code=137, reason="OOMKilled"), "killed"),
-        (ContainerStateTerminated(exit_code=1), "ends with"),
-    ):
-        status = ContainerStatus(name="main", last_state=ContainerState(terminated=ended))
-        pod = with_status(a_pod("p1", node_name="n1"), phase="Running", container_statuses=(status,))
-        (finding,) = diagnose(Evidence(namespace="default", name="p1", pod=pod)).findings
-        assert cause in finding.cause
-        assert finding.object == "pod/default/p1/main"
+        (ContainerStateTerminated(exit_code=1), "ends with an error"),
+    ],
+)
+def test_a_container_that_ended_badly_is_named(ended: ContainerStateTerminated, cause: str) -> None:
+    again = ContainerState(waiting={"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"})
+    status = ContainerStatus(name="main", state=again, last_state=ContainerState(terminated=ended))
+    pod = with_status(a_pod("p1", node_name="n1"), phase="Running", container_statuses=(status,))
+    (finding,) = diagnose(Evidence(namespace="default", name="p1", pod=pod)).findings
+    assert cause in finding.cause
+    assert finding.object == "pod/default/p1/main"
 
 
 def test_a_pod_that_runs_has_nothing_wrong_with_it() -> None:

@@ -104,7 +104,7 @@ def test_how_it_is_spread(ratios: list[float], expected: Pattern) -> None:
     ],
 )
 def test_what_says_nothing_of_cards_is_refused_and_not_summed_to_zero(page: str) -> None:
-    with pytest.raises(SummaryError, match="accepted|no metrics page"):
+    with pytest.raises(SummaryError, match=r"accepted|no metrics page"):
         of_metrics(page, source="page")
 
 
