@@ -73,6 +73,8 @@ class PodAllocating(_Event, frozen=True, kw_only=True, tag="pod_allocating"):
     assignments: tuple[VendorAssignment, ...]
     bind_time_seconds: int
     """Unix time, as in the annotation ``hami.io/bind-time``."""
+    unwritten: bool = False
+    """Another scheduler has bound the pod, without the assignment: the registry is to write it."""
 
 
 class ShareResized(_Event, frozen=True, kw_only=True, tag="share_resized"):

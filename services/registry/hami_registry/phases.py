@@ -32,6 +32,7 @@ from hami_protocol.events import (
 )
 from hami_protocol.kubernetes import Pod
 
+ALLOCATING: Final = "allocating"
 SUCCESS: Final = "success"
 FAILED: Final = "failed"
 _FINAL: Final = frozenset({SUCCESS, FAILED})
@@ -97,8 +98,7 @@ class Phases:
         """What ``event`` asks for."""
         match event:
             case PodAllocating():
-                self._granted(event)
-                return Nothing()
+                return self._write(event) if event.unwritten else self._granted(event)
             case PodReleased():
                 self._known.pop(event.pod.uid, None)
                 return Nothing()
@@ -109,13 +109,33 @@ class Phases:
             case _:
                 return Nothing()
 
-    def _granted(self, event: PodAllocating) -> None:
+    def _write(self, event: PodAllocating) -> Verdict:
+        """The assignment of a pod that another scheduler has bound. Written once: what follows is the agent's word."""
+        known = self._known.get(event.pod.uid)
+        if known is None:
+            return LookUp(pod=event.pod)
+        known.granted = True
+        if known.phase or known.node != event.node:
+            return Nothing()
+        known.to_allocate = {given.vendor: assignment.encode(given) for given in event.assignments}
+        known.allocated, known.mig = dict(known.to_allocate), records.instances_text(event.assignments)
+        annotations = {
+            keys.ASSIGNED_NODE: event.node,
+            keys.ASSIGNED_TIME: str(event.bind_time_seconds),
+            keys.BIND_TIME: str(event.bind_time_seconds),
+            keys.BIND_PHASE: ALLOCATING,
+            **self._catalog.assignment_annotations(event.assignments),
+        }
+        return PatchPod(pod=event.pod, node=event.node, annotations=annotations)
+
+    def _granted(self, event: PodAllocating) -> Nothing:
         if known := self._known.get(event.pod.uid):
             known.granted = True
-            return
+            return Nothing()
         texts = {given.vendor: assignment.encode(given) for given in event.assignments}
         mig = records.instances_text(event.assignments)
         self._remember(event.pod.uid, _Known(node=event.node, to_allocate=texts, allocated=dict(texts), mig=mig, granted=True))
+        return Nothing()
 
     def looked_up(self, pod: Pod) -> None:
         """The pod as the API server has it."""

@@ -1,4 +1,4 @@
-"""The extender over HTTP: /filter, /prioritize, /bind and /preempt, as kube-scheduler calls them. Decides nothing.
+"""The extender over HTTP: /filter, /prioritize, /bind and /preempt, as kube-scheduler calls them, and /volcano/*, as Volcano does. Decides nothing.
 
 Whatever is wrong is answered with status 200 and a text in ``Error``: any other status kube-scheduler shows without it. A follower hands the request
 to the leader as it came; a request that was handed on once is never handed on again.
@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from hami_protocol.devices import PodRef
-from hami_scheduler import wire
+from hami_scheduler import volcano, wire
 from hami_scheduler.forwarding import FORWARDED, Forwarder
 from hami_scheduler.service import Scheduler
 from hami_scheduler.wire import FilterAnswer, WireError
@@ -37,6 +37,8 @@ def application(scheduler: Scheduler, forwarder: Forwarder) -> web.Application:
             web.post("/filter", extender.route("filter", extender.filter, _filter_failure)),
             web.post("/prioritize", extender.route("prioritize", extender.prioritize, lambda _: wire.encode_priorities([]))),
             web.post("/bind", extender.route("bind", extender.bind, wire.encode_binding)),
+            web.post("/volcano/predicate", extender.route("volcano/predicate", extender.predicate, _predicate_failure)),
+            web.post("/volcano/prioritize", extender.route("volcano/prioritize", extender.volcano_prioritize, _scores_failure)),
             web.post("/preempt", extender.route("preempt", extender.preempt, lambda _: wire.encode_preemption({}))),
         ]
     )
@@ -96,6 +98,16 @@ class _Extender:
         """POST /preempt."""
         return wire.encode_preemption(self._scheduler.preempt(wire.decode_preemption(body)))
 
+    async def predicate(self, body: bytes) -> bytes:
+        """POST /volcano/predicate."""
+        question = volcano.decode_predicate(body)
+        return volcano.encode_predicate(*self._scheduler.predicate(question.pod, question.nodes[0]))
+
+    async def volcano_prioritize(self, body: bytes) -> bytes:
+        """POST /volcano/prioritize."""
+        question = volcano.decode_prioritize(body)
+        return volcano.encode_scores(self._scheduler.scores(question.pod, list(question.nodes)))
+
     async def _handed_on(self, verb: str, request: web.Request, body: bytes) -> bytes | None:
         """The leader's answer, where another replica leads and can be reached; None where this one must answer."""
         leader = self._scheduler.leader
@@ -106,6 +118,14 @@ class _Extender:
             self._scheduler.metrics.forwarded.add(1, {"verb": verb})
             return answer
         return None
+
+
+def _predicate_failure(error: str) -> bytes:
+    return volcano.encode_predicate(error, volcano.ERROR)
+
+
+def _scores_failure(error: str) -> bytes:
+    return volcano.encode_scores({}, error)
 
 
 def _filter_failure(error: str) -> bytes:

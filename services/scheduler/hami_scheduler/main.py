@@ -75,6 +75,7 @@ async def run(settings: Settings) -> None:
                 lock_expiry_seconds=settings.lock_expiry_seconds,
                 preemption=settings.preemption,
                 gang_wait_seconds=settings.gang_wait_seconds,
+                adopted_schedulers=settings.adopted_schedulers,
             ),
             telemetry=telemetry,
             elector=LeaderElector(

@@ -68,6 +68,8 @@ class PodLedger:
         self._foreign: set[str] = set()
         """Charged by another scheduler's word, and not bound."""
         self._asked: set[str] = set()
+        self._adopted: set[str] = set()
+        """Bound by others without a record, and charged by us; theirs is on its way."""
 
     def asked(self, uid: str) -> None:
         """Filter was asked about this pod: kube-scheduler's cycle here decides from now on, not what is written on an unbound pod."""
@@ -76,6 +78,14 @@ class PodLedger:
             self._foreign.discard(uid)
             self._charged.pop(uid, None)
             self._state.release(uid)
+
+    def has_record(self, pod: Pod) -> bool:
+        """Whether anybody has written on ``pod`` what it holds."""
+        return bool(self._record(pod))
+
+    def adopted(self, uid: str) -> None:
+        """The pod, which another scheduler has bound without a record, is charged by us; its record is being written."""
+        self._adopted.add(uid)
 
     def changed(self, old: Pod | None, new: Pod | None) -> PodChange:
         """Take one change of a pod; ``new`` None where it is gone. A namesake with another UID comes as a deletion, then an addition."""
@@ -103,6 +113,9 @@ class PodLedger:
     def _bound(self, pod: Pod) -> PodChange:
         uid, node = pod.metadata.uid, pod.spec.node_name
         record = self._record(pod)
+        if not record and uid in self._adopted:
+            return PodChange()
+        self._adopted.discard(uid)
         if not record:
             return self._withdraw_elsewhere(pod)  # bound without an assignment: what it uses of a device, nobody has granted
         shrunk = init_is_over(pod)
@@ -185,6 +198,7 @@ class PodLedger:
         uid = pod.metadata.uid
         unfenced = self._unfence(uid)
         self._foreign.discard(uid)
+        self._adopted.discard(uid)
         bound = self._charged.pop(uid, None) is not None or bool(pod.spec.node_name)
         entry = self._state.release(uid)
         if entry is None:

@@ -31,7 +31,8 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.lifecycle import Loop, run_until, serve, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
-from hami_scheduler import dryrun, wire
+from hami_scheduler import dryrun, volcano, wire
+from hami_scheduler.adopting import Adopting
 from hami_scheduler.binder import Binder
 from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
@@ -66,6 +67,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lock_expiry_seconds: float = 300.0
     preemption: bool = True
     gang_wait_seconds: float = 25.0
+    adopted_schedulers: frozenset[str] = frozenset({"volcano"})
 
 
 class Scheduler:
@@ -155,6 +157,16 @@ class Scheduler:
         self._gangs = Gangs(self.picture.state, catalog, self.picture.judge)
         self.pods.subscribe(self._gangs.pod_changed)
         self._gathering = Gathering(self._gangs, cluster, clock, wait_seconds=options.gang_wait_seconds)
+        self._adopting = Adopting(
+            self.picture,
+            clock,
+            pods=self.pods,
+            publish=self._say,
+            record=self._events.record,
+            leading=self.leads,
+            schedulers=options.adopted_schedulers,
+        )
+        self.pods.subscribe(self._adopting.pod_changed)
         self._cluster = cluster
         self._feeds = Feeds(bus, self.picture, self.metrics)
         self._resizing = Resizing(
@@ -233,6 +245,7 @@ class Scheduler:
             self.budgets.run,
             self._preempting.run,
             self._gathering.run,
+            self._adopting.run,
             self._events.run,
             self._publish,
             self._feeds.follow_devices,
@@ -315,6 +328,30 @@ class Scheduler:
     def preempt(self, args: PreemptionArgs) -> dict[str, MetaVictims]:
         """kube-scheduler's own candidates, but for those whose victims do not free what the pod needs."""
         return wire.unchanged(args) if self.obstacle() is not None else self._preempting.narrow(args)
+
+    # Volcano's plugin
+
+    def predicate(self, pod: Pod, node: str) -> tuple[str, int]:
+        """Why ``pod`` does not fit on ``node``, with Volcano's status code; empty where it does. Changes nothing: Volcano asks about many nodes."""
+        if (obstacle := self.obstacle()) is not None:
+            return obstacle, volcano.ERROR
+        try:
+            request = self._catalog.read_pod(pod)
+        except RequestError as exc:
+            return f"{INVALID_REQUEST}: {exc}", volcano.UNRESOLVABLE
+        if not request.asks:
+            return "", 0
+        found = self.picture.judge(pod_ref(pod), request, [node])
+        if isinstance(found, Placement):
+            return "", 0
+        if node in found.unresolvable:
+            return found.unresolvable[node], volcano.UNRESOLVABLE
+        return found.failed.get(node, found.summary), volcano.UNSCHEDULABLE
+
+    def scores(self, pod: Pod, nodes: list[str]) -> dict[str, int]:
+        """How much each of ``nodes`` is preferred, 0 to 10. Changes nothing."""
+        scores = {} if self.obstacle() is not None else self._judged(pod, nodes)
+        return {node: scores.get(node, 0) for node in nodes}
 
     # For people
 

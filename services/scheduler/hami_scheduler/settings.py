@@ -42,6 +42,10 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     node_policy: Annotated[str, Meta(description="node policy of pods that name none: binpack or spread")] = "binpack"
     device_policy: Annotated[str, Meta(description="device policy of pods that name none")] = "spread"
     preemption: Annotated[bool, Meta(description="evict pods of lower priority for a pod that fits nowhere, budgets respected")] = True
+    adopted_schedulers: Annotated[
+        frozenset[str],
+        Meta(description="schedulers that bind by themselves, as Volcano does: their pods get devices on the node they are on"),
+    ] = frozenset({"volcano"})
     device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
         ""
     )

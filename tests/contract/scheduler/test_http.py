@@ -244,6 +244,17 @@ async def test_explain_is_answered_by_any_replica_for_who_may_get_the_pod(world:
                 assert status == 401
 
 
+async def test_volcanos_plugin_is_answered(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one:
+        recorded = Path(__file__).parent / "volcano"
+        predicate, prioritize = [(recorded / f"{name}.json").read_bytes() for name in ("predicate", "prioritize")]
+        assert await one.post("volcano/predicate", predicate) == {"status": "", "code": 0}
+        assert await one.post("volcano/prioritize", prioritize) == {"nodeScore": {"n1": 100.0, "n2": 0.0}, "errorMessage": ""}
+        assert (await one.post("volcano/predicate", b"rubbish"))["code"] == 1
+        assert "cannot be read" in (await one.post("volcano/prioritize", b"rubbish"))["errorMessage"]
+
+
 async def test_simulations_are_answered_by_any_replica_for_who_may_list_nodes(world: World) -> None:
     await world.node("n1")
     async with replica(world, "s1", guarded=True) as one, replica(world, "s2", guarded=True) as two:

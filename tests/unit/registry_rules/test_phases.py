@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -173,3 +174,25 @@ def test_what_mig_instances_are_is_written_where_they_are_the_granted_ones(phase
     phases.judge(PodAllocating(pod=POD, node="n1", assignments=(held,), bind_time_seconds=1))
     annotations = carry_out(phases, AllocationSucceeded(pod=POD, node="n1", mig_allocations=said))
     assert annotations.get(keys.MIG_ALLOCATIONS) == (said if written else None)
+
+
+def test_the_assignment_of_a_pod_that_another_scheduler_has_bound_is_written_once(phases: Phases) -> None:
+    event = msgspec.structs.replace(granted(A), unwritten=True)
+    assert isinstance(phases.judge(event), LookUp)
+    phases.looked_up(Pod(metadata=ObjectMeta(name="p1", namespace="default", uid="u1"), spec=PodSpec(node_name="n1")))
+    assert carry_out(phases, event) == {
+        keys.ASSIGNED_NODE: "n1",
+        keys.ASSIGNED_TIME: "1",
+        keys.BIND_TIME: "1",
+        keys.BIND_PHASE: "allocating",
+        "hami.io/vgpu-devices-allocated": f"{A};",
+        KEY: f"{A};",
+    }
+    assert isinstance(phases.judge(event), Nothing)
+    assert carry_out(phases, SUCCEEDED) == {keys.BIND_PHASE: "success", KEY: ";"}
+    assert isinstance(phases.judge(event), Nothing)
+
+
+def test_nothing_is_written_on_a_pod_that_is_on_another_node(phases: Phases) -> None:
+    phases.looked_up(Pod(metadata=ObjectMeta(name="p1", namespace="default", uid="u1"), spec=PodSpec(node_name="n2")))
+    assert isinstance(phases.judge(msgspec.structs.replace(granted(A), unwritten=True)), Nothing)
