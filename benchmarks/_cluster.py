@@ -24,13 +24,12 @@ import msgspec
 
 from benchmarks import _heartbeats, _report, _world
 from hami_devices.catalog import Catalog
-from hami_protocol import keys
-from hami_protocol.devices import PodRef
-from hami_protocol.envelope import seal
-from hami_protocol.events import AllocationSucceeded
+from hami_protocol import keys, subjects
+from hami_protocol.envelope import open_message, seal
+from hami_protocol.events import AllocationSucceeded, PodAllocating
 from hami_rig.processes import ManagedProcess
 from hami_runtime.bus import jetstream
-from hami_runtime.bus.port import Bus
+from hami_runtime.bus.port import Bus, StartAt
 from tests.cluster.harness import ports
 from tests.cluster.harness.control_plane import ControlPlane
 from tools import scheduler_configuration
@@ -57,7 +56,8 @@ class Extender(NamedTuple):
 
     name: str
     port: int
-    plays_kubelet: bool
+    prefers: bool
+    """Whether it has the verbs prioritize and preempt too."""
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -100,12 +100,12 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
         await programs.able("scheduler")
         await programs.able("registry")
         found: dict[str, list[Round]] = {"null": [], "hami": []}
-        async with jetstream.connect(url, name="benchmark") as bus:
+        async with jetstream.connect(url, name="benchmark") as bus, kubelets(bus):
             for number in range(rounds):
-                for extender in (Extender("null", null_port, plays_kubelet=False), Extender("hami", ours, plays_kubelet=True)):
+                for extender in (Extender("null", null_port, prefers=False), Extender("hami", ours, prefers=True)):
                     async with programs.kube_scheduler(extender):
-                        await place(session, bus, f"warm{number}{extender.name}", 20, extender)
-                        found[extender.name].append(await place(session, bus, f"p{number}{extender.name}", pods, extender))
+                        await place(session, f"warm{number}{extender.name}", 20)
+                        found[extender.name].append(await place(session, f"p{number}{extender.name}", pods))
                     say(f"{extender.name}: {found[extender.name][-1].pods_per_second:.1f} pods/s")
                     await clear(session)
         memory = memory_mib(programs.pid("scheduler"))
@@ -207,7 +207,7 @@ class Programs:
         body["clientConnection"]["kubeconfig"] = str(self._plane.kubeconfig("kube-scheduler"))
         body["leaderElection"] = {"leaderElect": False}
         body["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{extender.port}"
-        if not extender.plays_kubelet:
+        if not extender.prefers:
             del body["extenders"][0]["prioritizeVerb"], body["extenders"][0]["preemptVerb"]
         path = self._plane.folder / f"kube-scheduler-{extender.name}.yaml"
         path.write_bytes(msgspec.yaml.encode(body))
@@ -235,30 +235,32 @@ async def make_nodes(session: aiohttp.ClientSession, count: int) -> None:
     )
 
 
-async def place(session: aiohttp.ClientSession, bus: Bus, tag: str, count: int, extender: Extender) -> Round:
-    """Create ``count`` pods and wait until the last is bound; where kubelet is played, until the last is recorded as allocated too."""
+async def place(session: aiohttp.ClientSession, tag: str, count: int) -> Round:
+    """Create ``count`` pods and wait until the last is bound."""
     created: dict[str, float] = {}
     bound: dict[str, float] = {}
     all_bound = asyncio.Event()
-    reporting: set[asyncio.Task[None]] = set()
     listing = await (await session.get(PODS, params={"limit": "1"})).json()
     before = await calls(session)
     decoder = msgspec.json.Decoder(_Event)
 
     async def follow() -> None:
-        query = {"watch": "1", "resourceVersion": listing["metadata"]["resourceVersion"]}
-        async with session.get(PODS, params=query, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20) as response:
-            async for line in response.content:
-                pod = decoder.decode(line).object
-                name = pod.metadata.name
-                if name in created and pod.spec.node_name and name not in bound:
-                    bound[name] = time.monotonic()
-                    if extender.plays_kubelet:
-                        task = asyncio.create_task(allocated(bus, pod))
-                        reporting.add(task)
-                        task.add_done_callback(reporting.discard)
-                    if len(bound) == count:
-                        all_bound.set()
+        since = listing["metadata"]["resourceVersion"]
+        while True:  # a watcher that is slow for a moment is sent away
+            query = {"watch": "1", "resourceVersion": since}
+            async with session.get(PODS, params=query, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20) as response:
+                async for line in response.content:
+                    pod = decoder.decode(line).object
+                    since = pod.metadata.resource_version
+                    seen(pod)
+
+    def seen(pod: _Object) -> None:
+        name = pod.metadata.name
+        if name not in created or name in bound or not pod.spec.node_name:
+            return
+        bound[name] = time.monotonic()
+        if len(bound) == count:
+            all_bound.set()
 
     async def create(number: int) -> None:
         name = f"{tag}-{number}"
@@ -269,11 +271,15 @@ async def place(session: aiohttp.ClientSession, bus: Bus, tag: str, count: int, 
     await asyncio.sleep(0.3)
     begin = time.monotonic()
     await _some_at_a_time((lambda number=number: create(number) for number in range(count)), AT_ONCE)
-    async with asyncio.timeout(LONGEST_SECONDS):
-        await all_bound.wait()
+    waiting = asyncio.create_task(all_bound.wait())
+    await asyncio.wait({waiting, following}, timeout=LONGEST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        if following.done():
+            following.result()
+        raise TimeoutError(f"{tag}: {len(bound)} of {count} pods are bound after {time.monotonic() - begin:.0f} s")
     last = max(bound.values())
-    await asyncio.gather(*reporting)
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(2.0)  # what follows a Binding is counted too
     following.cancel()
     await asyncio.wait([following])
     after = await calls(session)
@@ -282,12 +288,24 @@ async def place(session: aiohttp.ClientSession, bus: Bus, tag: str, count: int, 
     return Round(count / (last - begin), [bound[name] - created[name] for name in bound], spent / count)
 
 
-async def allocated(bus: Bus, pod: _Object) -> None:
-    """Say what a node's agent says once kubelet has asked it."""
-    ref = PodRef(namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
-    event = AllocationSucceeded(pod=ref, node=pod.spec.node_name)
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    await bus.publish(seal(event, event_id=f"{ref.uid}-success", source="/hami/node-agent/benchmark", time=now, by_agent=True))
+@asynccontextmanager
+async def kubelets(bus: Bus) -> AsyncIterator[None]:
+    """Play kubelet's part and the agent's: every grant is reported allocated as soon as it is known."""
+
+    async def serve() -> None:
+        async with bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_GRANTS], start=StartAt.NEW) as deliveries:
+            async for delivery in deliveries:
+                granted = open_message(delivery.message)
+                if isinstance(granted, PodAllocating):
+                    event = AllocationSucceeded(pod=granted.pod, node=granted.node)
+                    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+                    name = f"{granted.pod.uid}-success"
+                    await bus.publish(seal(event, event_id=name, source="/hami/node-agent/benchmark", time=now, by_agent=True))
+
+    task = asyncio.create_task(serve())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def clear(session: aiohttp.ClientSession) -> None:

@@ -12,7 +12,12 @@ import pytest
 import pytest_asyncio
 
 from hami_protocol import assignment, keys
+from hami_protocol.envelope import seal
+from hami_protocol.events import AllocationSucceeded
+from hami_protocol.kubernetes import Pod
+from hami_protocol.pods import pod_ref
 from hami_rig.service_settings import REGISTRY, SCHEDULER, WEBHOOK
+from hami_runtime.bus import jetstream
 from tests.cluster.conftest import CARD_MIB
 from tests.cluster.world import ALLOCATED, TO_ALLOCATE, World, a_container, a_pod, waits
 
@@ -46,7 +51,10 @@ async def a_node_of_the_reference(world: World, form: str) -> None:
     """A node whose plugin is the reference's."""
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
     annotations = {"hami.io/node-nvidia-register": registration(form), "hami.io/node-handshake-nvidia": f"Reported {now}"}
-    await call(world, "POST", "/api/v1/nodes", {"metadata": {"name": NODE, "labels": {"pool": NODE}, "annotations": annotations}})
+    body = {"metadata": {"name": NODE, "labels": {"pool": NODE}, "annotations": annotations}}
+    async with asyncio.timeout(30), world.installation.plane.session() as session:
+        while (await session.post("/api/v1/nodes", json=body)).status != 201:  # noqa: ASYNC110 - a policy that is gone holds for a moment
+            await asyncio.sleep(0.2)
     resources = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "20"}
     ready = {
         "type": "Ready",
@@ -81,6 +89,16 @@ async def a_pod_of_the_reference(world: World, name: str, uuid: str, mib: int) -
     await call(world, "PATCH", f"/api/v1/namespaces/default/pods/{name}/status", {"status": {"phase": "Running"}}, MERGE)
 
 
+async def served(world: World, pod: Pod) -> None:
+    """Say for the node's agent, which is not there, that the pod has its share: the node's lock is free for the next one."""
+    event = AllocationSucceeded(pod=pod_ref(pod), node=NODE)
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    async with jetstream.connect(world.installation.nats_url, name="node-agent-old") as bus:
+        await bus.wait_connected()
+        await bus.publish(seal(event, event_id=f"{pod.metadata.uid}-success", source="/hami/node-agent/old", time=now, by_agent=True))
+    await world.until(pod.metadata.name, lambda each: each.metadata.annotations.get(keys.BIND_PHASE) == "success")
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def before(world: World) -> AsyncIterator[World]:
     """The cluster as it was before: no webhook and no policy of ours, our services away."""
@@ -110,6 +128,7 @@ async def test_what_the_reference_placed_stays_charged_and_new_pods_are_placed_b
 
     await world.apply(a_pod("new", a_container(mib=12000, cores=10), pool=NODE))
     new = await world.until("new", lambda each: bool(each.spec.node_name))
+    await served(world, new)
     ((share,),) = assignment.decode_entries(new.metadata.annotations[ALLOCATED])
     assert (new.spec.node_name, share.uuid, share.memory_mib) == (NODE, CARDS[1], 12000)
     await world.apply(a_pod("much", a_container(mib=10000), pool=NODE))

@@ -159,7 +159,8 @@ async def test_discovery_knows_short_names_and_what_may_be_done(api: Api) -> Non
     assert (await api.kubectl("auth", "can-i", "create", "pods")) == (0, "yes\n")
     code, output = await api.kubectl("version", "-o", "json")
     assert code == 0
-    assert json.loads(output)["serverVersion"]["major"] == "1"
+    answer, _ = json.JSONDecoder().raw_decode(output)  # behind it, kubectl may warn of a server that is older than itself
+    assert answer["serverVersion"]["major"] == "1"
 
 
 DEPLOYMENT = """

@@ -2,6 +2,8 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.harness import building
+
 from .conftest import STRATEGIC, Api, a_binding, a_pod
 
 
@@ -106,7 +108,8 @@ async def test_a_binding_is_one_write_over_what_the_user_put_there(api: Api) -> 
         kind, pod = await watch.next()
     assert (kind, pod["spec"]["nodeName"]) == ("MODIFIED", "n1")
     assert pod["metadata"]["annotations"] == {"mine": "1", "hami.io/vgpu-node": "n1"}
-    assert pod["metadata"]["labels"] == {"hami.io/vgpu-node": "n1"}
+    labels = {"hami.io/vgpu-node": "n1"} if building.minor(building.version()) >= 35 else None  # older servers leave them
+    assert pod["metadata"].get("labels") == labels
     scheduled = next(each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled")
     assert scheduled["status"] == "True"
 

@@ -45,6 +45,8 @@ class World:
 
     patient = True
     """Whether hours may pass: in virtual time they cost nothing."""
+    minor = building.minor(building.DEFAULT_VERSION)
+    """Which Kubernetes it behaves like."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self.cluster = cluster
@@ -120,7 +122,8 @@ class World:
         """A pod's condition PodScheduled: status, reason, message."""
         for each in (await self.pod(name)).status.conditions or ():
             if each.type == "PodScheduled":
-                return each.status, each.reason or "", each.message or ""
+                message = each.message or ""
+                return each.status, each.reason or "", message.replace(" no new claims to deallocate, ", " ")  # 1.34 says that too
         return "", "", ""
 
     async def events(self) -> list[tuple[str, str]]:
@@ -161,6 +164,7 @@ class Real(World):
     """Kubernetes' own kube-scheduler, on a real API server that is cleared before."""
 
     patient = False
+    minor = building.minor(building.version())
 
     def __init__(self, cluster: Cluster, kubeconfig: Path, folder: Path) -> None:
         super().__init__(cluster, SystemClock())

@@ -1,0 +1,135 @@
+"""What kubelet's device manager does with a device plugin, over real sockets: one suite for the rig's kubelet and for a real one."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+import pytest
+
+from hami_node_agent.api import podresources_pb2 as resources_pb
+from hami_node_agent.api import podresources_pb2_grpc as resources_rpc
+from hami_runtime.kube.cluster import PODS
+
+from .conftest import IDS, World, in_phase, is_ready
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_the_node_counts_what_the_plugin_reports(kubelet: World) -> None:
+    async with kubelet.running():
+        kubelet.plugin.devices[IDS[0]] = "Unhealthy"
+        kubelet.plugin.changed.set()
+        await kubelet.node_has("7")
+        kubelet.plugin.devices[IDS[0]] = "Healthy"
+        kubelet.plugin.changed.set()
+        await kubelet.node_has("8")
+        await kubelet.plugin.stop()
+        await kubelet.node_has("0")
+
+
+async def test_a_plugin_may_come_to_offer_less_than_is_held(kubelet: World) -> None:
+    async with kubelet.running():
+        await kubelet.bind("holder", counts=(8,))
+        await kubelet.until("holder", is_ready)
+        for each in IDS[:2]:
+            del kubelet.plugin.devices[each]
+        kubelet.plugin.changed.set()
+        await kubelet.node_has("6", "6")
+        pod = await kubelet.bind("more", counts=(1,))
+        pod = await kubelet.until("more", in_phase("Failed"))
+        assert pod.status.reason in ("UnexpectedAdmissionError", "OutOfnvidia.com/gpu")
+        assert (await kubelet.until("holder", is_ready)).status.phase == "Running"
+
+
+async def test_containers_are_allocated_in_order_checkpointed_and_announced_before_they_start(kubelet: World) -> None:
+    seen: list[dict[tuple[str, str], set[str]]] = []
+    kubelet.plugin.before_start = lambda: seen.append(kubelet.checkpointed())
+    async with kubelet.running():
+        await kubelet.bind("p", counts=(1, 2))
+        pod = await kubelet.until("p", is_ready)
+        held = kubelet.checkpointed()
+        first, second = held[pod.metadata.uid, "c0"], held[pod.metadata.uid, "c1"]
+        assert [name for name, _ in kubelet.plugin.calls] == ["prefer", "allocate", "prefer", "allocate", "start", "start"]
+        assert {frozenset(ids) for name, ids in kubelet.plugin.calls if name == "start"} == {frozenset(first), frozenset(second)}
+        assert first == {IDS[-1]}, "the plugin's preference is followed"
+        assert seen[0] == held, "the checkpoint is complete before the first container starts"
+
+
+async def test_pod_resources_lists_an_entry_per_id_and_no_init_containers(kubelet: World) -> None:
+    async with kubelet.running():
+        init = [kubelet.a_container("i", 1, run_seconds=0.05), kubelet.a_container("s", 1, restartPolicy="Always")]
+        await kubelet.bind("p", counts=(2,), init=init)
+        await kubelet.until("p", is_ready)
+        async with grpc.aio.insecure_channel(f"unix:{kubelet.folder.pod_resources_socket}") as channel:
+            listed = await resources_rpc.PodResourcesListerStub(channel).List(resources_pb.ListPodResourcesRequest())
+    (pod,) = listed.pod_resources
+    assert {each.name for each in pod.containers} == {"s", "c0"}
+    assert [len(each.devices) for each in pod.containers if each.name == "c0"] == [2]
+    assert all(len(device.device_ids) == 1 for each in pod.containers for device in each.devices)
+
+
+async def test_ids_of_init_containers_are_given_to_later_containers_again(kubelet: World) -> None:
+    async with kubelet.running():
+        init = [kubelet.a_container("i", 2, run_seconds=0.05)]
+        await kubelet.bind("p", counts=(1, 1), init=init)
+        pod = await kubelet.until("p", is_ready)
+        held = {name: ids for (uid, name), ids in kubelet.checkpointed().items() if uid == pod.metadata.uid}
+        assert held["c0"] | held["c1"] == held["i"]
+
+
+async def test_a_refused_allocate_fails_the_pod_for_good_and_gives_its_ids_back(kubelet: World) -> None:
+    async with kubelet.running():
+        kubelet.plugin.refusal = "no grant"
+        await kubelet.bind("p")
+        pod = await kubelet.until("p", in_phase("Failed"))
+        assert pod.status.reason == "UnexpectedAdmissionError"
+        assert pod.status.message == (
+            "Pod was rejected: Allocate failed due to rpc error: code = InvalidArgument desc = no grant, which is unexpected"
+        )
+        assert pod.metadata.uid not in {uid for uid, _ in kubelet.checkpointed()}
+
+
+async def test_a_container_that_restarts_is_announced_again_with_the_same_ids_and_not_allocated_again(kubelet: World) -> None:
+    async with kubelet.running():
+        await kubelet.bind("p", run_seconds=0.05, exit_code=3)
+        await kubelet.until("p", lambda pod: any(each.restart_count >= 1 for each in pod.status.container_statuses or ()))
+        await kubelet.eventually(lambda: len([name for name, _ in kubelet.plugin.calls if name == "start"]) >= 2)
+    names = [name for name, _ in kubelet.plugin.calls]
+    assert names.count("allocate") == 1
+    assert len({ids for name, ids in kubelet.plugin.calls if name == "start"}) == 1
+
+
+@pytest.mark.parametrize(("exit_code", "phase"), [(0, "Succeeded"), (3, "Failed")])
+async def test_a_pod_that_ends_by_itself_says_how(kubelet: World, exit_code: int, phase: str) -> None:
+    async with kubelet.running():
+        await kubelet.bind("p", restartPolicy="Never", run_seconds=0.05, exit_code=exit_code)
+        pod = await kubelet.until("p", in_phase(phase))
+        assert pod.status.phase == phase
+
+
+async def test_a_deleted_pod_ends_within_its_grace_and_is_gone(kubelet: World) -> None:
+    async with kubelet.running():
+        await kubelet.bind("p", annotations={"rig.hami.io/stop-seconds": "0.3"})
+        await kubelet.until("p", in_phase("Running"))
+        await kubelet.cluster.delete(PODS, "p", namespace="default")
+        assert kubelet.checkpointed(), "its devices are held until its containers have ended"
+        await kubelet.gone()
+        await kubelet.bind("next", counts=(8,))
+        await kubelet.until("next", is_ready)
+
+
+async def test_a_restarted_kubelet_remembers_who_holds_what(kubelet: World) -> None:
+    async with kubelet.running():
+        await kubelet.bind("p", counts=(2,))
+        await kubelet.until("p", is_ready)
+        before = kubelet.checkpointed()
+        await kubelet.restart()
+        await kubelet.node_has("0", "0")
+        assert not (kubelet.folder.device_plugins / "test.sock").exists(), "kubelet removes every socket at its start"
+        await kubelet.plugin.stop()
+        await kubelet.plugin.start()
+        await kubelet.plugin.register()
+        await kubelet.node_has("8")
+        assert kubelet.checkpointed() == before
+        await kubelet.bind("q", counts=(6,))
+        await kubelet.until("q", is_ready)
