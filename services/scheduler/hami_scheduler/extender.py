@@ -37,12 +37,25 @@ def application(scheduler: Scheduler, forwarder: Forwarder) -> web.Application:
             web.post("/filter", extender.route("filter", extender.filter, _filter_failure)),
             web.post("/prioritize", extender.route("prioritize", extender.prioritize, lambda _: wire.encode_priorities([]))),
             web.post("/bind", extender.route("bind", extender.bind, wire.encode_binding)),
-            web.post("/volcano/predicate", extender.route("volcano/predicate", extender.predicate, _predicate_failure)),
-            web.post("/volcano/prioritize", extender.route("volcano/prioritize", extender.volcano_prioritize, _scores_failure)),
+            *_volcano_routes(extender),
             web.post("/preempt", extender.route("preempt", extender.preempt, lambda _: wire.encode_preemption({}))),
         ]
     )
     return app
+
+
+def volcano_application(scheduler: Scheduler, forwarder: Forwarder) -> web.Application:
+    """Volcano's routes alone, which change nothing: for a listener that another pod reaches."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.add_routes(_volcano_routes(_Extender(scheduler, forwarder)))
+    return app
+
+
+def _volcano_routes(extender: _Extender) -> list[web.RouteDef]:
+    return [
+        web.post("/volcano/predicate", extender.route("volcano/predicate", extender.predicate, _predicate_failure)),
+        web.post("/volcano/prioritize", extender.route("volcano/prioritize", extender.volcano_prioritize, _scores_failure)),
+    ]
 
 
 class _Extender:

@@ -100,6 +100,9 @@ async def run(settings: Settings) -> None:
                 serve_app(questions.application(scheduler, bus, authorize), settings.api_host, settings.api_port)
             ),
         }
+        if settings.volcano_host:
+            volcano_app = extender.volcano_application(scheduler, forwarder)
+            ports["volcano"] = await stack.enter_async_context(serve_app(volcano_app, settings.volcano_host, settings.volcano_port))
         health = HealthServer(scheduler.unready, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
         ports["health"] = (await stack.enter_async_context(health)).port
         lifecycle.announce(settings.ready_file, ports)

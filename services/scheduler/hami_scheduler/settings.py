@@ -42,6 +42,8 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     node_policy: Annotated[str, Meta(description="node policy of pods that name none: binpack or spread")] = "binpack"
     device_policy: Annotated[str, Meta(description="device policy of pods that name none")] = "spread"
     preemption: Annotated[bool, Meta(description="evict pods of lower priority for a pod that fits nowhere, budgets respected")] = True
+    volcano_host: Annotated[str, Meta(description="address of /volcano for Volcano's plugin; empty means no listener of its own")] = ""
+    volcano_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
     adopted_schedulers: Annotated[
         frozenset[str],
         Meta(description="schedulers that bind by themselves, as Volcano does: their pods get devices on the node they are on"),
