@@ -7,9 +7,10 @@ before the next container is judged; for the last one that is not needed, and a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,8 @@ _SITUATION: Final = (
     "cordoned",
 )
 """Of a device, all that a decision may depend on."""
+_DIGEST_BYTES: Final = 16
+_MOST_SITUATIONS: Final = 200_000
 _MAX_KEY: Final = 2**62
 FITS: Final = 0
 """Text id of a node on which the pod fits."""
@@ -102,6 +105,36 @@ def node_scores(state: ClusterState, view: View) -> Scores:
 
 def _part(used: Ints, total: Ints) -> Scores:
     return np.divide(used, total, out=np.zeros(total.shape, np.float64), where=total != 0)
+
+
+class Judgement(NamedTuple):
+    """What the specification says of one situation."""
+
+    text: str = ""
+    """Why the pod does not fit; empty where it does."""
+    unresolvable: bool = False
+    bonus: float = 0.0
+
+
+class Situations:
+    """What the specification has said so far. Between two pods that ask the same, few nodes come into a new situation. Bounded."""
+
+    def __init__(self) -> None:
+        self._by_request: dict[Hashable, dict[bytes, Judgement]] = {}
+
+    def of(self, request: PodRequest, layout: Hashable) -> dict[bytes, Judgement]:
+        """What was said of such a request, by the digest of the situation; the caller adds to it.
+
+        Args:
+            request: whose; only what a judgement depends on counts.
+            layout: how a situation is laid out.
+        """
+        asked = tuple((container.kind, container.requests) for container in request.containers)
+        selectors = tuple(sorted(request.selectors.items()))
+        if sum(map(len, self._by_request.values())) > _MOST_SITUATIONS:
+            self._by_request.clear()
+        key = (asked, selectors, request.node_policy, request.device_policy, request.weights, layout)
+        return self._by_request.setdefault(key, {})
 
 
 class _Devices:
@@ -252,7 +285,7 @@ class _Walk:
             numbers = np.arange(self._state.width)[self._verdicts.view]
             for place in np.flatnonzero(self._alive):
                 if self._state.pair_scores(int(numbers[place])):
-                    self._settle(np.array([place]), int(numbers[place]))
+                    self._settle(int(place), self._judged(int(numbers[place])))
         asked: dict[str, list[DeviceRequest]] = {}
         for container in self._request.containers:
             for each in container.requests:
@@ -263,24 +296,33 @@ class _Walk:
             self._by_situation(self._alive & cut)
 
     def _by_situation(self, which: Flags) -> None:
-        """Ask the specification once for all nodes that are in the same situation."""
+        """Ask the specification once for all nodes that are in the same situation, now or at an earlier time."""
         places = np.flatnonzero(which)
         if not places.size:
             return
         rows = [devices.situation(self._request.selectors.get(name, _ANY), places) for name, devices in self._devices.items()]
-        members = np.unique(np.concatenate(rows), axis=1, return_inverse=True)[1].reshape(-1)
+        situations = np.ascontiguousarray(np.concatenate(rows).T)
         numbers = np.arange(self._state.width)[self._verdicts.view]
-        for alike in np.split(places[np.argsort(members, kind="stable")], np.cumsum(np.bincount(members))[:-1]):
-            self._settle(alike, int(numbers[alike[0]]))
+        layout = tuple((name, devices.table.places) for name, devices in self._devices.items())
+        known = self._state.situations.of(self._request, layout)
+        for place, situation in zip(places.tolist(), situations, strict=True):
+            key = blake2b(situation.data, digest_size=_DIGEST_BYTES).digest()
+            judged = known.get(key)
+            if judged is None:
+                judged = known[key] = self._judged(int(numbers[place]))
+            self._settle(place, judged)
 
-    def _settle(self, places: Ints, node: int) -> None:
-        """Judge ``places`` as the specification judges ``node``, which is one of them."""
+    def _judged(self, node: int) -> Judgement:
+        """What the specification says of one node."""
         judged = self._state.fit(node, self._request)
         if isinstance(judged, Misfit):
-            self._verdicts.ids[places] = self._verdicts.text_id(judged.text, judged.unresolvable)
-        else:
-            self._verdicts.bonus[places] = judged.bonus
-        self._alive[places] = False
+            return Judgement(text=str(judged.text), unresolvable=judged.unresolvable)
+        return Judgement(bonus=judged.bonus)
+
+    def _settle(self, place: int, judged: Judgement) -> None:
+        self._verdicts.ids[place] = self._verdicts.text_id(judged.text, judged.unresolvable) if judged.text else FITS
+        self._verdicts.bonus[place] = judged.bonus
+        self._alive[place] = False
 
     def _cut(self) -> Flags | None:
         """Nodes with cards that are cut into MIG instances; None where there are none."""

@@ -23,6 +23,7 @@ from hami_devices.reasons import Misfit
 from hami_devices.topology import PairScores
 from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
 from hami_scheduler.placement import explain, filter  # noqa: A004  # the verb of the extender protocol
+from hami_scheduler.placement.columns import Situations
 from hami_scheduler.placement.copying import copied
 from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, Phase, hold
 from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
@@ -49,6 +50,7 @@ class ClusterState:
         self.known: Flags = np.zeros(self._room, np.bool_)
         self.fenced: Flags = np.zeros(self._room, np.bool_)
         self.tables: dict[str, Table] = {}
+        self.situations = Situations()
         self._pair_scores: dict[int, PairScores] = {}
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
