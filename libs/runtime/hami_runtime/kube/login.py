@@ -1,28 +1,66 @@
 """Where the API server is and who we are for it: a kubeconfig (tokens, client certificates, exec plugins) or a pod's service account.
 
-Configuration and authentication are kubernetes-asyncio's. A service account's token is read again as kubelet rotates it; a kubeconfig is
-read again when the API server knows its token no more.
+A kubeconfig is kubernetes-asyncio's to read, and read again when the API server knows its token no more. That package makes a class for every
+type of the API when it is imported, about 37 MiB, so that it is imported only where there is a kubeconfig. A service account is three files,
+which are read here, its token again as kubelet rotates it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import yaml
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import ConfigException
-from kubernetes_asyncio.config.incluster_config import load_incluster_config
-from kubernetes_asyncio.config.kube_config import load_kube_config
 from msgspec import Struct
 
 from hami_runtime.kube.cluster import ClusterError
 
 _TOKEN = "BearerToken"  # noqa: S105 - the name that kubernetes-asyncio keeps it under
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_UNREADABLE = (ConfigException, OSError, ValueError, TypeError, AssertionError, AttributeError, yaml.YAMLError)
-"""What kubernetes-asyncio raises on files that are no kubeconfig, and on plugins that fail."""
+TOKEN_SECONDS = 60.0
+"""For how long a service account's token is used before its file is looked at again."""
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What is raised on files that are no kubeconfig, and on plugins that fail."""
+    config = sys.modules.get("kubernetes_asyncio.config")
+    own = (config.ConfigException,) if config is not None else ()
+    return (*own, OSError, ValueError, TypeError, AssertionError, AttributeError, yaml.YAMLError)
+
+
+class _ServiceAccount:
+    """A pod's own identity, with what ``Login`` reads of a configuration."""
+
+    cert_file = key_file = tls_server_name = proxy = None
+    verify_ssl = True
+
+    def __init__(self, folder: str) -> None:
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
+        if not host or not port:
+            raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+        self.host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        self.ssl_ca_cert = f"{folder}/ca.crt"
+        if not Path(self.ssl_ca_cert).read_bytes().strip():
+            raise ValueError(f"{self.ssl_ca_cert} is empty")
+        self._token_path = Path(folder) / "token"
+        self._token, self._read_at = self._read(), time.monotonic()
+
+    def _read(self) -> str:
+        token = self._token_path.read_text(encoding="utf-8").strip()
+        if not token:
+            raise ValueError(f"{self._token_path} is empty")
+        return token
+
+    async def get_api_key_with_prefix(self, _name: str) -> str:
+        """The value of the ``Authorization`` header."""
+        if time.monotonic() - self._read_at >= TOKEN_SECONDS:
+            self._token, self._read_at = self._read(), time.monotonic()
+        return f"Bearer {self._token}"
 
 
 class _Source(Struct, frozen=True, kw_only=True):
@@ -54,7 +92,7 @@ class Login:
         """The value of the ``Authorization`` header, empty for none."""
         try:
             found = await self._configuration.get_api_key_with_prefix(_TOKEN)
-        except _UNREADABLE as exc:
+        except _unreadable() as exc:
             raise ClusterError(f"our own token cannot be read: {exc}") from exc
         return str(found or "").strip()
 
@@ -82,20 +120,20 @@ async def login(kubeconfig: str | None, context: str | None = None, *, service_a
 
 
 async def _configured(source: _Source) -> Any:
-    kubeconfig, service_account = source.kubeconfig, source.service_account
-    configuration = type.__call__(Configuration)  # not a copy of the process-wide default
+    kubeconfig = source.kubeconfig
     try:
-        if kubeconfig:
-            await load_kube_config(
-                config_file=kubeconfig, context=source.context or None, client_configuration=configuration, persist_config=False
-            )
-        else:
-            token, ca = f"{service_account}/token", f"{service_account}/ca.crt"
-            load: Any = load_incluster_config
-            load(client_configuration=configuration, token_filename=token, cert_filename=ca)
-    except _UNREADABLE as exc:
+        return await _from_kubeconfig(kubeconfig, source.context) if kubeconfig else _ServiceAccount(source.service_account)
+    except _unreadable() as exc:
         where = f"kubeconfig {kubeconfig!r}" if kubeconfig else "no kubeconfig is set, and this is no pod with a service account"
         raise ClusterError(f"{where}: {exc or type(exc).__name__}") from exc
+
+
+async def _from_kubeconfig(kubeconfig: str, context: str | None) -> Any:
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.kube_config import load_kube_config
+
+    configuration = type.__call__(Configuration)  # not a copy of the process-wide default
+    await load_kube_config(config_file=kubeconfig, context=context or None, client_configuration=configuration, persist_config=False)
     return configuration
 
 
