@@ -8,20 +8,28 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from hami_devices.catalog import Catalog
-from hami_protocol import keys
-from hami_protocol.events import AllocationSucceeded, PodAllocating, PodReleased
+from hami_protocol import keys, nodelock
+from hami_protocol.devices import AllocationMode, PodRef
+from hami_protocol.envelope import MESSAGE_ID
+from hami_protocol.events import AllocationSucceeded, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.subjects import ALL_GRANTS, ALL_OUTCOMES, ALLOCATIONS
 from hami_registry.outcomes import ACK_WAIT_SECONDS, DURABLE
 from hami_registry.service import Registry
 from hami_runtime import virtual
-from hami_runtime.kube.cluster import Change, Kind
+from hami_runtime.bus.memory import MemoryBus
+from hami_runtime.kube.cluster import NODES, Change, Kind
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.lifecycle import run_until
+from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF
 from hami_runtime.virtual import VirtualClock
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.tending import Tending
+from tests.contract.node_agent.world import World as OneNode
+from tests.contract.node_agent.world import play
 from tests.contract.scheduler.world import World, asked, place, ref, story
 
 
@@ -130,3 +138,71 @@ def test_whoever_is_cancelled_while_what_it_waited_for_ends_is_cancelled() -> No
         return [await ended_after(turns) for turns in range(1, 10)]
 
     assert virtual.run(main()) == [True] * 9
+
+
+@story
+async def test_what_is_on_its_way_to_the_log_is_not_missing_there(world: World) -> None:
+    """A grant that still waited for the bus was taken for one that never was, and said to have lapsed."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        world.bus.down()
+        pod = await world.pod("p1", gpu=1, gpumem=1000)
+        await place(scheduler, pod)
+        await world.delete(pod)
+        scheduler.picture.allocation_event(PodAssigned(pod=ref(pod), node="n1", assignments=()), "p1/assigned/1")  # so far the bus has come
+        missing = scheduler.picture.grants.missing([], reserved=[], utc_seconds=0.0)
+        assert [type(each.event) for each in missing] == [PodReleased]
+
+
+def test_what_a_leader_had_only_assigned_is_not_said_by_one_that_leads_no_more() -> None:
+    """It came long after the next leader had granted the pod, and the log ended with a pod that was merely assigned."""
+
+    async def main() -> list[str]:
+        bus = MemoryBus()
+        await bus.ensure_streams([ALLOCATIONS])
+        outbox = Outbox(bus, VirtualClock(), source="/test")
+        pod = PodRef(namespace="default", name="p1", uid="p1")
+        outbox.put(PodAssigned(pod=pod, node="n1", assignments=()), "p1/assigned/1")
+        outbox.put(PodAllocating(pod=pod, node="n1", assignments=(), bind_time_seconds=1), "p1/allocating/1")
+        outbox.withdraw(PodAssigned)
+        stop = asyncio.Event()
+        stop.set()
+        await outbox.run(stop)
+        return [message.headers[MESSAGE_ID] for message in bus.kept(ALLOCATIONS)]
+
+    assert virtual.run(main()) == ["p1/allocating/1"]
+
+
+@pytest.mark.parametrize("fate", ["bound elsewhere", "gone"])
+@story
+async def test_a_lock_that_a_dead_process_took_does_not_stay_on_its_node(world: World, fate: str) -> None:
+    """Its pod was bound to another node later, or ended while no scheduler lived: nobody said again that the lock was over."""
+    lock = nodelock.encode(nodelock.NodeLock(time=world.clock.utc(), namespace="default", pod="p1"))
+    await world.node("n1", mode="envvar", annotations={keys.NODE_LOCK: lock})
+    await world.node("n2")
+    pod = await world.pod("p1", gpu=1, gpumem=1000)
+    async with world.scheduler() as scheduler:
+        if fate == "gone":
+            await world.delete(pod)
+        else:
+            assert await place(scheduler, pod, "n2") == "n2"
+        await asyncio.sleep(25.0)
+        assert keys.NODE_LOCK not in (await world.admin.get(NODES, "n1")).metadata.annotations
+
+
+def test_allocate_is_not_answered_from_a_view_that_is_cut_off() -> None:
+    """A pod that was gone already was served, and the one that was meant could never start."""
+
+    async def scenario(node: OneNode) -> None:
+        gone = await node.pod("p1", main=[("GPU-a", 1000, 10)])
+        node.client.down()
+        await node.delete(gone)
+        meant = await node.pod("p2", main=[("GPU-a", 2000, 20)], bind_time=101)
+        await node.lock("p2")
+        allocating = asyncio.ensure_future(node.agent.allocate(["GPU-a-0"]))
+        await asyncio.sleep(1.0)
+        node.client.up()
+        assert (await allocating).environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == "2000m"
+        assert meant.metadata.uid in node.agent.journal.pods
+
+    play(scenario, AllocationMode.ENVVAR)

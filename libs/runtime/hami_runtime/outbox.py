@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from hami_protocol.envelope import Message, seal
+from hami_protocol.envelope import Message, open_message, seal
 from hami_protocol.events import Event
 from hami_runtime.bus.port import BusUnavailable, MessageRefused
 from hami_runtime.clock import Clock
@@ -79,6 +79,13 @@ class Outbox:
         self._waiting[event_id] = message
         self._emptied.clear()
         self._arrived.set()
+
+    def withdraw(self, *types: type[Event]) -> None:
+        """Say events of these types no more, as far as the bus does not have them yet."""
+        for event_id in [event_id for event_id, message in self._waiting.items() if isinstance(open_message(message), types)]:
+            del self._waiting[event_id]
+        if not self._waiting:
+            self._emptied.set()
 
     async def wait_empty(self) -> None:
         """Return once the bus has everything."""

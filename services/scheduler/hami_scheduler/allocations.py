@@ -62,10 +62,10 @@ class GrantLog:
         self._said: dict[str, Said] = {}
 
     def observe(self, event: AllocationEvent, event_id: str = "") -> None:
-        """Take one event of the log, in its order. Seeing it twice changes nothing."""
+        """Take one event of the log, in its order, or one of ours that is on its way there. Seeing it twice changes nothing."""
         uid = event.pod.uid
         match event:
-            case PodAssigned():
+            case PodAssigned() if uid not in self._said or not self._said[uid].granted:  # what is bound is bound: this word is late
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, attempt=event_id.rpartition("/")[2])
             case PodAllocating() | ShareResized():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True)

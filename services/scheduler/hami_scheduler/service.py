@@ -18,7 +18,7 @@ from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.errors import ProtocolError
-from hami_protocol.events import Event, PodAssigned
+from hami_protocol.events import AssignmentLapsed, Event, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_protocol.simulation import Simulation, SimulationQuestion
@@ -213,6 +213,7 @@ class Scheduler:
             self._begun.set()
         else:
             self._begun.clear()
+            self._outbox.withdraw(PodAssigned, AssignmentLapsed)  # what came of them is the next leader's to say; grants stay true
 
     @property
     def leader(self) -> str | None:
@@ -278,6 +279,9 @@ class Scheduler:
             self._outbox.put(event, event_id)
         except ProtocolError as exc:
             log.error("event not said", event_id=event_id, error=str(exc))
+        else:
+            if isinstance(event, PodAllocating | PodReleased):  # on its way to the log: what is missing there is something else
+                self.picture.grants.observe(event, event_id)
 
     # The extender's verbs
 
