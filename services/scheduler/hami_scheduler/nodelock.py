@@ -28,6 +28,8 @@ from hami_scheduler.lock_rules import Holder, Standing, holder_state, judge, pat
 log = structlog.get_logger()
 
 RETRY_SECONDS = 0.5
+SWEEP_SECONDS = 10.0
+"""How often is looked for locks that have outlived their pods."""
 
 
 class LockUnavailable(Exception):  # noqa: N818 - reads as the condition it names
@@ -85,6 +87,8 @@ class NodeLocks:
         self._expiry_seconds = expiry_seconds
         self._lines: dict[str, _Line] = {}
         self._seen: dict[str, _Seen] = {}
+        self._locked: dict[str, None] = {}
+        """Nodes with a lock, as last seen."""
         self._to_release: set[str] = set()
         self._release_wanted = asyncio.Event()
 
@@ -128,6 +132,7 @@ class NodeLocks:
         """Take a node as the watch shows it."""
         if node is None:
             self._seen.pop(name, None)
+            self._locked.pop(name, None)
             if (line := self._lines.get(name)) is not None:
                 line.changed.set()
             return
@@ -149,6 +154,9 @@ class NodeLocks:
             self.release(node, pod_ref(pod))
             if (line := self._lines.get(node)) is not None:
                 line.changed.set()
+        if new is not None and new.spec.node_name and (old is None or not old.spec.node_name):
+            for other in [name for name in self._locked if name != node and self._names(name, pod_ref(pod))]:
+                self.release(other, pod_ref(pod))  # locked by a process that died before it bound the pod there
 
     def _release_if_over(self, node: str, text: str) -> None:
         """A lock found at the start may outlast its pod's wait: nobody will say again that it is over."""
@@ -159,7 +167,26 @@ class NodeLocks:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Remove the locks of pods that are done where nobody waits for the node, until ``stop``."""
-        await run_until(stop, self._remove_for_ever())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_until(stop, self._remove_for_ever()))
+            group.create_task(run_until(stop, self._sweep_for_ever()))
+
+    async def _sweep_for_ever(self) -> None:
+        """Look for locks whose pods are over without anybody having seen it: they ended while no scheduler lived."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for node in list(self._locked) if self._leading() else ():
+                await self._sweep(node)
+
+    async def _sweep(self, node: str) -> None:
+        line = self._lines.setdefault(node, _Line())
+        seen = self._seen.get(node)
+        lock = None if seen is None else read(seen.text)[0]
+        if lock is None or not lock.pod or line.waiting or line.held_by is not None:
+            return
+        if await self._holder(node, lock, line) is Holder.DONE and line.held_by is None and self._seen.get(node) is seen:
+            line.held_by, line.done = PodRef(namespace=lock.namespace, name=lock.pod, uid=""), True
+            self._wake(node, line)
 
     async def _remove_for_ever(self) -> None:
         while True:
@@ -284,6 +311,10 @@ class NodeLocks:
             self._seen[node] = _Seen(text=text, resource_version=resource_version, since_seconds=earlier.since_seconds)
             return False
         self._seen[node] = _Seen(text=text, resource_version=resource_version, since_seconds=self._clock.monotonic())
+        if text:
+            self._locked[node] = None
+        else:
+            self._locked.pop(node, None)
         return True
 
     def _names(self, node: str, pod: PodRef) -> bool:
