@@ -87,6 +87,7 @@ class EnvvarMode:
         return waiting, unreadable
 
     async def _served(self, count: int) -> Answer | Refusal:
+        self._pods.look_again()
         settled: Match | Refusal | None = await self._pods.changed.until(
             lambda: self._settled(count), seconds=self._granting.policy.wait_seconds
         )
@@ -103,7 +104,9 @@ class EnvvarMode:
             return self._answer(pod, found)
 
     def _settled(self, count: int) -> Match | Refusal | None:
-        """What a call is for, None as long as waiting may help: for the pod that the lock names, for a lock, for a pod."""
+        """What a call is for, None as long as waiting may help: for the API server, for the pod that the lock names, for a lock, for a pod."""
+        if not self._pods.connected:
+            return None  # whoever seems to wait may be gone, and the one that is meant not yet seen
         lock = self._pods.lock
         if lock is not None and lock.pod and not self._pods.named(lock.namespace, lock.pod):
             return None  # seen before its pod: whoever else waits is not meant

@@ -97,6 +97,17 @@ class NodePods:
         """Whether both have been listed."""
         return self._pods.synced.is_set() and self._nodes.synced.is_set()
 
+    @property
+    def connected(self) -> bool:
+        """Whether changes of both are being received now: else what is seen may be over long since."""
+        return self._pods.connected and self._nodes.connected
+
+    def look_again(self) -> None:
+        """Where they are not, ask the API server now instead of after a pause."""
+        for informer in (self._pods, self._nodes):
+            if not informer.connected:
+                informer.look_again()
+
     async def wait_synced(self) -> None:
         """Return once both have been listed."""
         await self._pods.synced.wait()

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import ChangeType, Cluster, ClusterError, Kind, WatchExpired
-from hami_runtime.lifecycle import run_until
+from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
@@ -92,11 +92,15 @@ class Informer(Generic[T]):
         """Follow until ``stop``."""
         await run_until(stop, self._follow_for_ever())
 
+    def look_again(self) -> None:
+        """List everything anew as soon as the API server answers, and do not wait any longer before asking it."""
+        self._refreshes_asked += 1
+        self._relist.set()
+
     async def refresh(self) -> None:
         """List everything anew, and return once that is taken in: whatever was written before this call is known then."""
-        self._refreshes_asked += 1
+        self.look_again()
         wanted = self._refreshes_asked
-        self._relist.set()
         while self._refreshes_done < wanted:
             self._refreshed.clear()
             await self._refreshed.wait()
@@ -147,7 +151,7 @@ class Informer(Generic[T]):
 
     async def _pause(self) -> None:
         self._connected = False
-        await asyncio.sleep(self._pause_seconds * self._spread.uniform(0.5, 1.0))
+        await sleep_until(self._relist, self._pause_seconds * self._spread.uniform(0.5, 1.0))
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
 
     def _replace_all(self, items: list[T]) -> None:
