@@ -47,7 +47,9 @@ def _run_all(seeds: range) -> int:
             print(f"\rseed {seed} FAILED: {outcome.violations[0]}\n    replay: python -m tests.simulation --seed {seed}", flush=True)
         if done % 10 == 0 or done == len(seeds):
             gc.collect()
-            print(f"\r{done}/{len(seeds)} seeds, {len(failed)} failed, {done / (time.monotonic() - began):.1f} a second", end="", flush=True)
+            print(
+                f"\r{done}/{len(seeds)} seeds, {len(failed)} failed, {done / (time.monotonic() - began):.1f} a second", end="", flush=True
+            )
     print(f"\n{virtual_seconds / 3600:.1f} hours of clusters in {time.monotonic() - began:.0f} s; failed seeds: {failed or 'none'}")
     return 1 if failed else 0
 

@@ -413,6 +413,13 @@ class FaultyFiles:
         self._inner.write(path, data, mode=mode)
         self._process.step()
 
+    def peek(self, path: str, *, limit_bytes: int) -> bytes | None:
+        return self._inner.peek(path, limit_bytes=limit_bytes)
+
+    def store(self, path: str, words: Sequence[tuple[int, bytes]]) -> None:
+        self._process.step()
+        self._inner.store(path, words)
+
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         self._process.step()
         self._inner.make_folder(path, mode=mode)

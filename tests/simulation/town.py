@@ -48,6 +48,8 @@ from tests.simulation.processes import Main, Supervisor
 from tests.simulation.watchdog import Watchdog
 
 CATALOG = Catalog()
+CATALOG.vendors = (CATALOG.vendor("NVIDIA"),)  # vendors that nobody asks for would only cost time
+CATALOG.managed_resources = CATALOG.vendors[0].resources
 NAMESPACE = "kube-system"
 CONFIGURATION = msgspec.convert(
     generate(CATALOG.managed_resources, extender_url="http://extender", scheduler_name=shapes.SCHEDULER), SchedulerConfiguration
