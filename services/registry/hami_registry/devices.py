@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from hami_devices.registrations import device_record
 from hami_devices.vendor import Vendor
 from hami_protocol import envelope, quantities, subjects
 from hami_protocol.errors import EventError, QuantityError
@@ -114,11 +115,15 @@ class DeviceMirror:
         annotations = records.concerning(new.metadata.annotations)
         allocatable = frozenset(v.device_type for v in self._vendors if _any_allocatable(new, v.count_resource))
         name = new.metadata.name
-        if self._seen.get(name) == (annotations, allocatable):
+        own = {
+            v.device_type: said for v in self._vendors if v.register_key not in annotations and (said := device_record(v, new)) is not None
+        }
+        seen = (annotations, allocatable, {device_type: said.text for device_type, said in own.items()})
+        if self._seen.get(name) == seen:
             return  # nothing of ours changed, as in most of the status updates that kubelets send
-        self._seen[name] = (annotations, allocatable)
+        self._seen[name] = seen
         self.rules.node_seen(
-            NodeSeen(name=name, version=new.metadata.resource_version, annotations=annotations, allocatable=allocatable), now
+            NodeSeen(name=name, version=new.metadata.resource_version, annotations=annotations, allocatable=allocatable, own=own), now
         )
         self._wake.set()
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from hami_devices.registrations import DeviceRecord
 from hami_devices.vendor import Vendor
 from hami_protocol import handshake
 from hami_protocol.devices import RegisteredDevice
@@ -55,6 +56,8 @@ class NodeSeen:
     annotations: Mapping[str, str]
     allocatable: frozenset[str]
     """Device types of which kubelet has any allocatable."""
+    own: Mapping[str, DeviceRecord] = field(default_factory=dict)
+    """By device type, what the node says of its devices in its vendor's own way, where the protocol's annotation says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +102,7 @@ class _Told(NamedTuple):
 class _Node:
     annotations: dict[str, str]
     allocatable: frozenset[str]
+    own: dict[str, str]
 
 
 class Rules:
@@ -192,19 +196,24 @@ class Rules:
         self._purging.pop(node.name, None)
         self._purges.cancel(node.name)
         before = self._nodes.get(node.name)
-        self._nodes[node.name] = _Node(annotations=records.concerning(node.annotations), allocatable=node.allocatable)
+        own = {device_type: said.text for device_type, said in node.own.items()}
+        self._nodes[node.name] = _Node(annotations=records.concerning(node.annotations), allocatable=node.allocatable, own=own)
         for device_type in self._device_types:
             key = Key(node.name, device_type)
             entry = self._entries.get(key)
-            if self._keys(device_type).register in node.annotations or (entry is not None and entry.report.third_party):
-                self._plugin_seen(key, before.annotations if before else {}, node, now)
+            says = device_type in own or self._keys(device_type).register in node.annotations
+            if says or (entry is not None and entry.report.third_party):
+                self._plugin_seen(key, before, node, now)
             if (entry := self._entries.get(key)) and self._differs(key, entry):
                 self._records.hasten(key, now if before is None else now + ECHO_SECONDS)
 
-    def _plugin_seen(self, key: Key, before: Mapping[str, str], node: NodeSeen, now: float) -> None:
-        """What a node's annotations say where its vendor's own plugin may have written them."""
+    def _plugin_seen(self, key: Key, seen: _Node | None, node: NodeSeen, now: float) -> None:
+        """What a node says where its vendor's own plugin may have written it."""
         names = self._keys(key.device_type)
-        text, old = node.annotations.get(names.register), before.get(names.register)
+        before = seen.annotations if seen is not None else {}
+        own = node.own.get(key.device_type)
+        text = node.annotations.get(names.register, own.text if own is not None else None)
+        old = before.get(names.register, seen.own.get(key.device_type) if seen is not None else None)
         entry = self._entries.get(key)
         if entry is not None and not entry.report.third_party and (entry.alive or text in {None, old, entry.wanted.get(names.register)}):
             return  # our agent's node; what differs is put right
@@ -213,7 +222,8 @@ class Rules:
             try:
                 self._adopt(key, text, node, now)
             except RecordError as exc:
-                self._unreadable_record(key, exc)
+                source = f"annotation {names.register}" if own is None else f"what the node says of its {key.device_type} devices"
+                self._unreadable_record(key, source, exc)
                 return
         if (entry := self._entries.get(key)) is not None and entry.report.third_party:
             answer = records.seen_handshake(node.annotations, names)
@@ -224,7 +234,11 @@ class Rules:
     def _adopt(self, key: Key, text: str, node: NodeSeen, now: float) -> None:
         """Take the inventory from a node's annotation: a third party's, or our agent's where the bus has lost its report."""
         entry = self._entries.get(key)
-        report = records.read_annotations(node.name, key.device_type, text, node.annotations, third_party=entry is not None)
+        own = node.own.get(key.device_type)
+        if own is not None:
+            report = DevicesReported(node=node.name, device_type=key.device_type, generation=0, devices=own.read(), third_party=True)
+        else:
+            report = records.read_annotations(node.name, key.device_type, text, node.annotations, third_party=entry is not None)
         self._unreadable.discard(key)
         if entry is None:
             entry = self._entries[key] = _Entry(report=report, mark=f"node-{node.version}", changed_at=now, since=now)
@@ -246,10 +260,10 @@ class Rules:
         if (key, Word.REQUESTING) not in self._handshakes:
             self._handshakes.set((key, Word.REQUESTING), now + REQUESTING_SECONDS * self._stretch())
 
-    def _unreadable_record(self, key: Key, exc: RecordError) -> None:
+    def _unreadable_record(self, key: Key, source: str, exc: RecordError) -> None:
         if key not in self._unreadable:
             self._unreadable.add(key)
-            message = f"annotation {self._keys(key.device_type).register} cannot be read: {exc}"
+            message = f"{source} cannot be read: {exc}"
             self._alarms.append(RaiseAlarm(node=key.node, reason="UnreadableRegistration", message=message))
 
     def node_gone(self, name: str, now: float) -> None:

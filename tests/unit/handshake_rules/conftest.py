@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import pytest
 
 from hami_devices.catalog import Catalog
+from hami_devices.registrations import DeviceRecord
 from hami_protocol import keys
 from hami_protocol.devices import RegisteredDevice
 from hami_protocol.events import DevicesReported, LivenessChanged
@@ -35,10 +37,19 @@ class Driver:
         self.log: list[tuple[float, Command]] = []
         self.outcome: Callable[[Command], Outcome] = lambda _: Outcome.DONE
 
-    def node(self, name: str = "n1", *, allocatable: Iterable[str] = (), **annotations: str) -> None:
+    def node(
+        self,
+        name: str = "n1",
+        *,
+        allocatable: Iterable[str] = (),
+        own: Mapping[str, DeviceRecord] = MappingProxyType({}),
+        **annotations: str,
+    ) -> None:
         self.version += 1
         self.annotations[name].update(annotations)
-        seen = NodeSeen(name=name, version=str(self.version), annotations=self.annotations[name], allocatable=frozenset(allocatable))
+        seen = NodeSeen(
+            name=name, version=str(self.version), annotations=self.annotations[name], allocatable=frozenset(allocatable), own=own
+        )
         self.rules.node_seen(seen, self.now)
 
     def report(self, event: DevicesReported) -> None:

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_devices.catalog import Catalog
+from hami_devices.registrations import device_record
 from hami_protocol import keys
 from hami_protocol.events import DevicesReported, LivenessChanged
+from hami_protocol.kubernetes import Node, NodeStatus, ObjectMeta
 from hami_registry.commands import Key, Outcome, Publish, PurgeNode
 from hami_registry.rules import Rules
 
@@ -282,6 +284,31 @@ class TestThirdPartyPlugins:
         assert alarm.reason == "UnreadableRegistration"  # type: ignore[union-attr]
         assert "hami.io/node-nvidia-register" in alarm.message  # type: ignore[union-attr]
         assert driver.rules.inventory(driver.now, START) == ()
+
+    def test_devices_that_only_the_capacity_counts_are_brought_to_the_bus_and_live_as_long_as_kubelet_has_them(
+        self, driver: Driver
+    ) -> None:
+        node = Node(metadata=ObjectMeta(name="n1"), status=NodeStatus(capacity={"enflame.com/gcu": "2"}))
+        said = device_record(Catalog().vendor("GCU"), node)
+        assert said is not None
+        driver.node(own={"gcu": said}, allocatable=["gcu"])
+        driver.run(300)
+        (view,) = driver.rules.inventory(driver.now, START)
+        assert (view.device_type, view.alive, view.third_party) == ("gcu", True, True)
+        assert [device.uuid for device in view.devices] == ["n1-GCU-0", "n1-GCU-1"]
+        assert driver.records() == []
+        driver.node()
+        driver.run(61)
+        assert not driver.rules.inventory(driver.now, START)[0].alive
+
+    def test_a_vendor_s_own_list_that_cannot_be_read_raises_an_alarm(self, driver: Driver) -> None:
+        node = Node(metadata=ObjectMeta(name="n1", annotations={"metax-tech.com/node-gpu-devices": "{"}))
+        said = device_record(Catalog().vendor("Metax-SGPU"), node)
+        assert said is not None
+        driver.node(own={"metax-sgpu": said})
+        driver.run(5)
+        (alarm,) = [command for _, command in driver.log]
+        assert "what the node says of its metax-sgpu devices cannot be read" in alarm.message  # type: ignore[union-attr]
 
     def test_our_agent_takes_over_from_it_and_it_from_our_agent(self, driver: Driver) -> None:
         self.plugin(driver)
