@@ -75,7 +75,7 @@ def holder_state(pod: Pod | None, node: str, *, uid: str = "") -> Holder:
         return Holder.DONE
     if pod.spec.node_name and pod.spec.node_name != node:
         return Holder.DONE
-    if pod.metadata.annotations.get(keys.BIND_PHASE) in DONE_PHASES:
+    if pod.metadata.annotations.get(keys.BIND_PHASE) in DONE_PHASES or _started(pod):
         return Holder.DONE
     return Holder.PENDING if pod.spec.node_name else Holder.UNBOUND
 
@@ -88,3 +88,12 @@ def read(text: str) -> tuple[NodeLock | None, bool]:
         return nodelock.decode(text), False
     except RecordError:
         return None, True
+
+
+def _started(pod: Pod) -> bool:
+    """Whether a container of the pod has run: kubelet asks for the devices of all its containers before it starts the first.
+
+    So a lock is released too where a vendor's device plugin does not say that it has served the pod.
+    """
+    statuses = (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
+    return any(each.state is not None and (each.state.running is not None or each.state.terminated is not None) for each in statuses)

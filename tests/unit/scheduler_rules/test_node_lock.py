@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from hami_protocol import keys
-from hami_protocol.kubernetes import Pod, PodStatus
+from hami_protocol.kubernetes import ContainerState, ContainerStatus, Pod, PodStatus
 from hami_protocol.nodelock import NodeLock
 from hami_scheduler.lock_rules import Holder, Standing, holder_state, judge
 from tests.builders import a_pod, a_ref
@@ -52,6 +52,11 @@ def holder(phase: str = "Pending", *, node: str = "n1", bind_phase: str = "alloc
     return msgspec.structs.replace(pod, status=PodStatus(phase=phase))
 
 
+def started(pod: Pod) -> Pod:
+    running = ContainerStatus(name="prepare", state=ContainerState(running={}))
+    return msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, init_container_statuses=(running,)))
+
+
 @pytest.mark.parametrize(
     ("pod", "uid", "expected"),
     [
@@ -59,6 +64,7 @@ def holder(phase: str = "Pending", *, node: str = "n1", bind_phase: str = "alloc
         pytest.param(holder(node=""), "", Holder.UNBOUND, id="not bound yet"),
         pytest.param(holder(bind_phase="success"), "", Holder.DONE, id="has its devices"),
         pytest.param(holder(bind_phase="failed"), "", Holder.DONE, id="will not get them"),
+        pytest.param(started(holder()), "", Holder.DONE, id="a container of it has started, so it has its devices"),
         pytest.param(holder("Failed"), "", Holder.DONE, id="failed before Allocate"),
         pytest.param(holder("Succeeded"), "", Holder.DONE, id="has ended"),
         pytest.param(holder(node="n2"), "", Holder.DONE, id="on another node"),
