@@ -51,7 +51,8 @@ class Account:
         """What the pod is charged while init containers may run, and when they are over; each by vendor and UUID."""
         self._raise_peak(self.running)
         running = dict.fromkeys(self._instances, NOTHING) | self.running if self._instances else self.running
-        return self._as_charges(self._peak), self._as_charges(running)
+        charges = self._as_charges(running)
+        return (charges, charges) if self._peak == running else (self._as_charges(self._peak), charges)
 
     def _as_charges(self, held: dict[Slot, Amount]) -> tuple[Charge, ...]:
         return tuple(
