@@ -173,7 +173,9 @@ def _progress(text: str) -> None:
 
 
 def _places(rig: Rig) -> dict[str, str | int]:
+    device_config = rig.folder / "device-config.yaml"
     return {
+        **({"device_config": str(device_config)} if device_config.exists() else {}),
         "kubeconfig": str(rig.kubeconfig),
         "nats_url": rig.nats_url,
         "scheduler_url": rig.scheduler_url,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import tomllib
 import typing
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hami_cli.event_line import event_line
 from hami_cli.main import app
+from hami_cli.output import coloured, columns, strong
 from hami_cli.places import place
 from hami_protocol import events
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
@@ -47,11 +52,70 @@ def msgspec_name(kind: type[events.Event], encoded: str) -> str:
     return next(field.name for field in msgspec.structs.fields(kind) if field.encode_name == encoded)
 
 
-def test_help_shows_every_command_with_what_it_is_for() -> None:
-    for arguments in (["--help"], ["rig", "--help"], ["rig", "up", "--help"], ["events", "--help"], ["explain", "--help"]):
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, result.output
+COMMANDS = sorted(command.name for command in app.registered_commands if command.name)
+
+
+def test_every_command_is_there() -> None:
+    assert COMMANDS == [
+        "cordon", "diagnose", "doctor", "events", "explain", "report", "resize", "simulate", "summary", "top", "trace", "uncordon",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_what_a_command_is_for_with_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0, result.output
+    assert f"$ hami {command}" in " ".join(result.output.split()) or f"hami {command} " in result.output
+    assert "--output" in result.output
+
+
+def test_help_of_the_rig_and_of_all_names_exit_codes() -> None:
+    for arguments in (["rig", "--help"], ["rig", "up", "--help"]):
+        assert CliRunner().invoke(app, arguments).exit_code == 0
     assert "Start a rig" in CliRunner().invoke(app, ["rig", "up", "--help"]).output
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done" in " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_it(shell: str) -> None:
+    result = CliRunner().invoke(app, [], prog_name="hami", env={"_HAMI_COMPLETE": f"source_{shell}"})
+    assert result.exit_code == 0
+    assert "_HAMI_COMPLETE" in result.output
+    words = {"_HAMI_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "hami dia", "COMP_WORDS": "hami dia", "COMP_CWORD": "1"}
+    assert "diagnose" in CliRunner().invoke(app, [], prog_name="hami", env={**words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}).output
+
+
+def test_kubectl_finds_it_as_a_plugin() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["kubectl-hami"] == project["scripts"]["hami"] == "hami_cli.main:main"
+
+
+def test_a_table_is_as_wide_as_its_words_and_has_figures_to_the_right() -> None:
+    assert columns(("NAME", "MIB", "OF"), [("a", 5, "10 %"), ("longer", 1000, "-")]) == (
+        "NAME      MIB     OF\na           5   10 %\nlonger   1000      -"
+    )
+    assert columns(("NAME", "MIB"), []) == "NAME   MIB"
+
+
+@given(st.text(), st.text())
+def test_no_text_of_a_tenant_breaks_a_table(first: str, second: str) -> None:
+    lines = columns(("A", "B"), [(first, second)]).split("\n")
+    assert len(lines) == 2
+    assert all(character.isprintable() for line in lines for character in line)
+
+
+def test_there_are_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert coloured("x", "red") == strong("x") == "x"
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" in coloured("x", "red")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert coloured("x", "red") == "x"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_an_age_that_makes_no_sense_is_refused_with_what_is_accepted() -> None:
