@@ -50,6 +50,7 @@ def vendor(config: NeuronConfig) -> Vendor:
         on_node=_typed,
         read=_read,
         mutate=lambda _asking, _request: (),
+        cores_are_bits=True,
         rules=Rules(demand=_demand, pick=_pick),
         written_keys=(IDS, RESOURCE_TYPE, TIME, ALLOCATED, PREDICATE_NODE),
         written=partial(_written, config),

@@ -12,7 +12,7 @@ what pods hold. A share of memory in percent is an amount only once there is a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -66,6 +66,8 @@ class QuotaLimits:
         self._memory_units = {vendor.memory_resource: vendor.memory_unit_mib for vendor in vendors if vendor.memory_resource}
         counted = {name for vendor in vendors for name in (vendor.count_resource, vendor.cores_resource) if name}
         self._resources = counted | self._memory_units.keys()
+        self.in_bits = frozenset(vendor.name for vendor in vendors if vendor.cores_are_bits)
+        """Vendors whose cores are bits."""
         self._limits: dict[str, dict[str, tuple[Limit, ...]]] = {}
 
     def __bool__(self) -> bool:
@@ -116,7 +118,8 @@ class QuotaLimits:
             beside = Counter(running) if container.kind is ContainerKind.INIT else running
             for share in container.requests:
                 vendor = self._vendors[share.vendor]
-                _add(beside, vendor, share.count, share.count * share.memory_mib, share.count * share.cores)
+                cores = share.parts if vendor.cores_are_bits else share.cores
+                _add(beside, vendor, share.count, share.count * share.memory_mib, share.count * cores)
             peak |= beside
         return peak, running
 
@@ -158,16 +161,21 @@ def _amount(value: Quantity, field: str, *, unit_mib: int | None) -> int:
 
 
 def totals_of(
-    assignments: Sequence[VendorAssignment], charges: Sequence[Charge], running_charges: Sequence[Charge]
+    assignments: Sequence[VendorAssignment],
+    charges: Sequence[Charge],
+    running_charges: Sequence[Charge],
+    *,
+    in_bits: Collection[str] = (),
 ) -> tuple[Totals, Totals]:
     """What a pod holds of each vendor in all: at its peak, and when its init containers are over.
 
     The peak is that of the sums, not the sum of each device's peak: an init container on one card and an application on another are never
-    there at once.
+    there at once. ``in_bits`` are the vendors whose cores are bits, of which each counts 1.
     """
     running: dict[str, Amount] = {}
     for charge in running_charges:
-        running[charge.vendor] = _sum(running.get(charge.vendor, NOTHING), (charge.shares, charge.memory_mib, charge.cores))
+        cores = charge.cores.bit_count() if charge.vendor in in_bits else charge.cores
+        running[charge.vendor] = _sum(running.get(charge.vendor, NOTHING), (charge.shares, charge.memory_mib, cores))
     if charges == running_charges:  # no init container needs more of anything
         return running, running
     peak = dict(running)
@@ -176,7 +184,8 @@ def totals_of(
         for container in assignment.containers:
             beside = held
             for share in container.shares:
-                beside = _sum(beside, (share.slots, share.memory_mib, share.cores))
+                cores = share.cores.bit_count() if assignment.vendor in in_bits else share.cores
+                beside = _sum(beside, (share.slots, share.memory_mib, cores))
             if container.kind is ContainerKind.INIT:
                 peak[assignment.vendor] = _larger(peak.get(assignment.vendor, NOTHING), beside)
             else:
@@ -198,6 +207,7 @@ class Allowance:
     def __init__(self, book: QuotaLimits, limits: Sequence[Limit], used: Totals) -> None:
         self._book = book
         self._limits = limits
+        self.in_bits = book.in_bits
         self._used = book.amounts(used)
 
     def exceeded(self, asked: Totals) -> str | None:

@@ -126,6 +126,8 @@ class Vendor:
     """Reads what a container asks, where ``requests.read_plainly`` does not do. Raises ``RequestError``."""
     mutate: Callable[[Asking, DeviceRequest], Iterable[Mutation]] | None = None
     """What the webhook changes on a container that asks for devices, where that is more than to add a count that is missing."""
+    cores_are_bits: bool = False
+    """Which cores of a device a share takes, a bit each, rather than how much of them."""
     rules: Rules = PLAIN
     """How its devices are fitted."""
     written_keys: tuple[str, ...] = ()

@@ -179,7 +179,8 @@ class OverQuota:
 
 
 def _exceeded(allowance: Allowance, fit: NodeFit) -> str | None:
-    return allowance.exceeded(totals_of(fit.assignments, fit.charges, fit.running_charges)[0])
+    totals = totals_of(fit.assignments, fit.charges, fit.running_charges, in_bits=allowance.in_bits)
+    return allowance.exceeded(totals[0])
 
 
 def _in_percent(request: PodRequest) -> bool:

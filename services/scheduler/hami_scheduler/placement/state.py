@@ -54,6 +54,7 @@ class ClusterState:
         self._pair_scores: dict[int, PairScores] = {}
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
+        self._in_bits = frozenset(vendor.name for vendor in catalog.vendors if vendor.cores_are_bits)
         self._used_in: dict[str, dict[str, Amount]] = {}
         self._ranks: Ints | None = None
         self._last_names: tuple[tuple[int, int], Ints] = ((0, 0), np.empty(0, np.int64))
@@ -399,11 +400,16 @@ class ClusterState:
         entry = self._ledger.get(without)
         if entry is None or entry.pod.namespace != namespace:
             return used
-        return _added(used, _totals(entry), -1)
+        return _added(used, self._totals(entry), -1)
+
+    def _totals(self, entry: Entry) -> Totals:
+        """What the entry's pod holds now, over all devices."""
+        peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges, in_bits=self._in_bits)
+        return running if entry.phase is Phase.SHRUNK else peak
 
     def _count(self, entry: Entry, sign: int) -> None:
         """Count the entry in its namespace's use, or with ``sign`` -1 take it out."""
-        used = _added(self._used_in.get(entry.pod.namespace, {}), _totals(entry), sign)
+        used = _added(self._used_in.get(entry.pod.namespace, {}), self._totals(entry), sign)
         if used:
             self._used_in[entry.pod.namespace] = used
         else:
@@ -437,7 +443,7 @@ class ClusterState:
         self._ledger.validate()
         used_in: dict[str, dict[str, Amount]] = {}
         for entry in self._ledger:
-            used_in[entry.pod.namespace] = _added(used_in.get(entry.pod.namespace, {}), _totals(entry), 1)
+            used_in[entry.pod.namespace] = _added(used_in.get(entry.pod.namespace, {}), self._totals(entry), 1)
         hold({name: used for name, used in used_in.items() if used} == self._used_in, "what namespaces use")
         hold({name for name in self.names[: self._next] if name} == set(self._numbers), "names of nodes")
         for name, node in self._numbers.items():
@@ -459,12 +465,6 @@ class ClusterState:
             hold(int(sums.total_memory[node]) == sum(s.device.memory_mib for s in states), f"{name}: sum of memory")
             hold(int(sums.total_cores[node]) == sum(s.device.cores for s in states), f"{name}: sum of cores")
             hold(int(sums.total_shares[node]) == sum(s.device.shares for s in states), f"{name}: sum of shares")
-
-
-def _totals(entry: Entry) -> Totals:
-    """What the entry's pod holds now, over all devices."""
-    peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges)
-    return running if entry.phase is Phase.SHRUNK else peak
 
 
 def _added(used: Totals, more: Totals, sign: int) -> dict[str, Amount]:
