@@ -1,0 +1,61 @@
+"""``POST /v1/resize`` over real HTTP: who may, what is refused, and that a page of another site cannot."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from hami_runtime.clock import SystemClock
+from hami_runtime.http import serve_app
+from hami_runtime.kube.access import ResourceAccess
+from hami_scheduler import resize_api
+from tests.contract.scheduler.test_http import replica
+from tests.contract.scheduler.world import World
+
+
+@pytest.fixture
+def world() -> World:
+    return World(SystemClock())
+
+
+async def posted(api: str, body: object, *, token: str = "", kind: str = "application/json") -> tuple[int, str]:
+    headers = {"Content-Type": kind} | ({"Authorization": f"Bearer {token}"} if token else {})
+    data = body if isinstance(body, bytes) else aiohttp.JsonPayload(body)
+    async with aiohttp.ClientSession() as session, session.post(f"{api}/v1/resize", data=data, headers=headers) as answer:
+        return answer.status, str((await answer.json())["error"])
+
+
+WISH = {"namespace": "default", "pod": "p1", "memoryMib": 1000}
+
+
+async def test_a_wish_that_makes_no_sense_is_told_so(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one:
+        assert (await posted(one.api, WISH))[0] == 404
+        assert (await posted(one.api, WISH, kind="text/plain"))[0] == 415
+        assert (await posted(one.api, b"["))[0] == 400
+        for wrong in ({"memoryMib": 0}, {"memoryMib": 2**40}, {"cores": 101}, {"cores": -1}, {"memoryMib": "4Gi"}):
+            status, error = await posted(one.api, WISH | wrong)
+            assert (status, next(iter(wrong)) in error) == (400, True)
+        await world.pod("p1", gpu=1, gpumem=2000)
+        assert await posted(one.api, WISH) == (409, "pod default/p1 is not running")
+
+
+async def test_only_who_may_patch_the_pod_may_resize_it(world: World) -> None:
+    taken: list[ResourceAccess] = []
+
+    async def refuse(_request: web.Request, access: ResourceAccess) -> tuple[HTTPStatus, str]:
+        taken.append(access)
+        return HTTPStatus.FORBIDDEN, "eve may not patch pod default/p1"
+
+    await world.node("n1")
+    async with replica(world, "s1", guarded=True) as one:
+        assert (await posted(one.api, WISH))[0] == 401
+        app = web.Application()
+        app.add_routes([resize_api.route(one.scheduler, refuse)])
+        async with serve_app(app) as port:
+            assert await posted(f"http://127.0.0.1:{port}", WISH) == (403, "eve may not patch pod default/p1")
+    assert taken == [ResourceAccess(verb="patch", resource="pods", namespace="default", name="p1")]
