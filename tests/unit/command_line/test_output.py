@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import io
+import re
+import shlex
 import tomllib
 import typing
 from pathlib import Path
 
 import msgspec
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hami_cli import exits
 from hami_cli.event_line import event_line
 from hami_cli.main import app
 from hami_cli.output import coloured, columns, strong
@@ -74,6 +79,30 @@ def test_help_of_the_rig_and_of_all_names_exit_codes() -> None:
         assert CliRunner().invoke(app, arguments).exit_code == 0
     assert "Start a rig" in CliRunner().invoke(app, ["rig", "up", "--help"]).output
     assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done" in " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+
+
+def _documented() -> list[str]:
+    docs = Path(__file__).parents[3] / "docs"
+    text = "\n".join((docs / name).read_text() for name in ("cli.md", "subscribe.md"))
+    helps = "\n".join(inspect.getdoc(command.callback) or "" for command in app.registered_commands)
+    return re.findall(r"^\s*\$ (hami .+?)(?:\s+#.*|\s+\|.*)?$", f"{text}\n{helps}", re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", sorted(set(_documented())))
+def test_every_command_that_is_documented_is_understood(line: str) -> None:
+    words = shlex.split(line)[1:]
+    group = typer.main.get_command(app)
+    if words[0] == "--install-completion":
+        return
+    command = group.commands[words[0]]  # type: ignore[attr-defined]
+    if "--help" not in words:
+        command.make_context("hami", words[1:])
+
+
+def test_the_exit_codes_are_those_that_are_documented() -> None:
+    text = (Path(__file__).parents[3] / "docs/cli.md").read_text().partition("## Exit codes")[2]
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    assert codes == [exits.OK, exits.FAILED, exits.USAGE, exits.FOUND, exits.INTERRUPTED]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
