@@ -246,7 +246,7 @@ class FakeWorld(World):
 class RealWorld(World):
     """Kubernetes' own kubelet with containerd; the node is cleared before and after."""
 
-    patience_seconds = 60.0
+    patience_seconds = 120.0
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         super().__init__(cluster, node.folder)
