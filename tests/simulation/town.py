@@ -211,7 +211,13 @@ class Town:
 
         async def main(process: Process) -> None:
             agent = NodeAgent(
-                AgentOptions(node=node.name, mode=node.mode, rules=HealthRules(good_probes=2, probation_seconds=10.0), probe_seconds=2.0),
+                AgentOptions(
+                    node=node.name,
+                    mode=node.mode,
+                    rules=HealthRules(good_probes=2, probation_seconds=10.0),
+                    probe_seconds=2.0,
+                    monitor=False,  # nothing runs in these containers that it could see
+                ),
                 bus=FaultyBus(self.bus, process),
                 cluster=FaultyCluster(self.client(process), process),
                 clock=self._clock_of(process),

@@ -73,6 +73,8 @@ class AgentOptions:
     cdi_folder: str = "/var/run/cdi"
     shim_required: bool = False
     """Not ready, and serves nobody, without the shim."""
+    monitor: bool = True
+    """Read what containers use, say it, and give priority its turn."""
     pass_device_nodes: bool = False
     """``envvar``: also name the cards' device nodes in the answer, for runtimes that do not read ``NVIDIA_VISIBLE_DEVICES``."""
 
@@ -211,7 +213,8 @@ class NodeAgent:
             self.flag_running_pods,
             self.report_devices,
             self._cleanup.run,
-            *((self.monitor.run, self.resizer.run) if self.vendor.shim else ()),
+            *((self.resizer.run,) if self.vendor.shim else ()),
+            *((self.monitor.run,) if self.vendor.shim and self.options.monitor else ()),
             self._instances.run,
         )
 

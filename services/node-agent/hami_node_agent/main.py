@@ -100,6 +100,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
                 paths=paths,
                 cdi_folder=settings.cdi_folder,
                 shim_required=settings.shim_required,
+                monitor=settings.monitor,
                 pass_device_nodes=settings.pass_device_nodes,
             ),
             bus=bus,

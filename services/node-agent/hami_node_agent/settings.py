@@ -36,6 +36,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     hook_path: Annotated[str, Meta(description="folder on the host below which vgpu/ lies", pattern="^/")] = "/usr/local"
     shim_source: Annotated[str, Meta(description="the library that install-shim installs")] = "/opt/hami/lib/libvgpu.so"
     shim_required: Annotated[bool, Meta(description="serve nobody as long as the shim is not installed")] = True
+    monitor: Annotated[bool, Meta(description="read what containers use, publish and export it, enforce priorities")] = True
     plugin_folder: Annotated[str, Meta(description="kubelet's folder for device plugins", pattern="^/")] = "/var/lib/kubelet/device-plugins"
     pod_resources_socket: Annotated[str, Meta(description="kubelet's PodResources socket", pattern="^/")] = (
         "/var/lib/kubelet/pod-resources/kubelet.sock"
