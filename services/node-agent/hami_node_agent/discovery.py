@@ -54,6 +54,13 @@ def registered(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, s
     )
 
 
+def uncut(inventory: Inventory, sharing: Sharing) -> tuple[PhysicalDevice, ...]:
+    """Cards that are left out since they are to be cut into MIG instances, and cannot be."""
+    if sharing.mode != mig.MODE:
+        return ()
+    return tuple(device for device in inventory.devices if not allowed_profiles(device, sharing))
+
+
 def _cut(device: PhysicalDevice, sharing: Sharing, unhealthy: Mapping[str, str]) -> RegisteredDevice:
     """A card that is cut into MIG instances: not scaled, and shared by as many as its smallest profile allows."""
     profiles = allowed_profiles(device, sharing)

@@ -101,6 +101,8 @@ class NodeDevices:
         self.scanned.set()
         if (self._inventory, self.unhealthy, self.sharing) != before:
             log.info("devices changed", devices=len(self._inventory.devices), unhealthy=self.unhealthy)
+            for device in discovery.uncut(self._inventory, self.sharing):
+                log.error("card left out: mode mig, and it offers no MIG profile that is allowed", device=device.uuid, type=device.type)
             self.changed.ring()
 
     async def watch(self, stop: asyncio.Event) -> None:

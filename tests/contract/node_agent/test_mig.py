@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hami_node_agent.discovery import uncut
 from hami_node_agent.mig import Spot
 from hami_node_agent.mig_hardware import MODELS, FakeMig, MigError, profiles_of
 from hami_node_agent.refusals import Refused
@@ -97,6 +98,17 @@ def test_cards_are_registered_with_what_the_configuration_allows_of_what_they_of
         assert [profile.name for profile in card.mig_profiles] == ["1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"]
 
     play(scenario, **cards())
+
+
+def test_a_card_that_cannot_be_cut_is_left_out_and_the_others_are_served() -> None:
+    mixed = CARDS + "  - {uuid: GPU-c, memory_mib: 16384, model: NVIDIA-Tesla T4}\n"
+
+    async def scenario(world: World) -> None:
+        await asyncio.sleep(1.0)
+        assert [device.uuid for device in world.said(DevicesReported)[-1].devices] == ["GPU-a", "GPU-b"]
+        assert [device.uuid for device in uncut(world.agent.devices.inventory, world.agent.devices.sharing)] == ["GPU-c"]
+
+    play(scenario, **{**cards(), "cards": mixed})
 
 
 @pytest.mark.example("node-agent 13.6 #56")
