@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from hami_devices.requests import quantity, read_container
+from hami_devices.requests import asked_vendors, quantity, read_container
 from hami_devices.vendor import Asking, Vendor
 from hami_protocol import quantities
 from hami_protocol.kubernetes import Container, Pod
@@ -57,14 +57,15 @@ def mutations(pod: Pod, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:
     """
     changes: list[Mutation] = []
     runtime_class = pod.spec.runtime_class_name
+    careful = [vendor for vendor in vendors if vendor.idle_env]
     for container, _, path in containers_in_order(pod):
         asked = [
             (vendor, request)
-            for vendor in vendors
+            for vendor in asked_vendors(vendors, container)
             if (request := read_container(vendor, container, path, pod.metadata.annotations)) is not None
         ]
         opened = {vendor.visible_env for vendor, _ in asked}
-        idle = dict(item for vendor in vendors for item in vendor.idle_env if item[0] not in opened)
+        idle = dict(item for vendor in careful for item in vendor.idle_env if item[0] not in opened)
         changes.extend(_env(container, path, tuple(idle.items())))
         for vendor, request in asked:
             changes.extend(_priority(vendor, container, path))

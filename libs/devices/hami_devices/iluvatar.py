@@ -40,7 +40,7 @@ def vendor(config: IluvatarConfig) -> Vendor:
 def _read(asking: Asking) -> DeviceRequest | None:
     """Several devices come with all their cores: what then stands in the cores resource is the sum, which the webhook writes."""
     count = read_count(asking)
-    if count is None or count < 2:  # noqa: PLR2004  # one alone says itself how many
+    if count is None or count < 2:  # one alone says itself how many
         return read_plainly(asking)
     if (cores := quantity(asking.container, asking.path, asking.vendor.cores_resource)) is not None:
         cores.read(quantities.parse_count)

@@ -7,7 +7,7 @@ their compute unless it says otherwise: the reader gives the defaults that admis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
@@ -95,16 +95,16 @@ def read_container(
     Raises:
         RequestError: a quantity cannot be read, or memory or cores are asked without a device.
     """
-    if not names_any(container, vendor.resources):
+    if not asked_vendors((vendor,), container):
         return None
     asking = Asking(vendor=vendor, container=container, path=path, annotations=annotations)
     return vendor.read(asking) if vendor.read is not None else read_plainly(asking)
 
 
-def names_any(container: Container, resources: Iterable[str]) -> bool:
-    """Whether the container names one of ``resources``."""
-    limits, requests = container.resources.limits or {}, container.resources.requests or {}
-    return any(name in limits or name in requests for name in resources)
+def asked_vendors(vendors: Sequence[Vendor], container: Container) -> list[Vendor]:
+    """Those of ``vendors`` of which the container names a resource."""
+    named = {*(container.resources.limits or ()), *(container.resources.requests or ())}
+    return [vendor for vendor in vendors if not named.isdisjoint(vendor.resources)] if named else []
 
 
 def read_plainly(asking: Asking, *, cores: int | None = None) -> DeviceRequest | None:
@@ -208,7 +208,8 @@ def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_po
     asked: set[str] = set()
     annotations = pod.metadata.annotations
     for container, kind, path in containers_in_order(pod):
-        requests = tuple(request for vendor in vendors if (request := read_container(vendor, container, path, annotations)) is not None)
+        named = asked_vendors(vendors, container)
+        requests = tuple(request for vendor in named if (request := read_container(vendor, container, path, annotations)) is not None)
         asked.update(request.vendor for request in requests)
         containers.append(ContainerRequest(name=container.name, kind=kind, requests=requests))
     if not asked:

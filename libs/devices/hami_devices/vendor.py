@@ -7,7 +7,7 @@ section in ``config_sections`` that can rename its resources, a line in ``catalo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hami_devices.rules import PLAIN, Rules
@@ -154,9 +154,10 @@ class Vendor:
     idle_env: tuple[tuple[str, str], ...] = ()
     """What the webhook adds to each container that asks for none, so that an image's own environment does not open a device."""
 
-    @property
-    def resources(self) -> tuple[str, ...]:
-        """The names of all its resources, the count first."""
+    resources: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The names of all its resources, the count first."""
+
+    def __post_init__(self) -> None:
         names = (
             self.count_resource,
             self.memory_resource,
@@ -164,7 +165,7 @@ class Vendor:
             self.memory_percent_resource,
             self.priority_resource,
         )
-        return tuple(name for name in names if name)
+        object.__setattr__(self, "resources", tuple(name for name in names if name))  # frozen, and asked for every container
 
     @property
     def assignment_keys(self) -> tuple[str, ...]:
