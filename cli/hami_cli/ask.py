@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from hami_cli.exits import CommandError
 
@@ -35,10 +36,10 @@ async def _asked(method: str, url: str, path: str, token: str, body: bytes | Non
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, url.rstrip("/") + path, headers=headers, data=body) as answer,
+            session.request(method, URL(url.rstrip("/") + path, encoded=True), headers=headers, data=body) as answer,
         ):
             content = await answer.read()
-    except (aiohttp.ClientError, TimeoutError) as exc:
+    except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
         raise CommandError(f"{url}: {str(exc) or type(exc).__name__}") from exc
     if not answer.ok:
         raise CommandError(f"{url}: {answer.status}: {_reason(content)}")

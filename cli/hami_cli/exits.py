@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
+from hami_protocol.errors import ProtocolError
 from hami_runtime.bus.port import BusError
 from hami_runtime.kube.cluster import ClusterError
 
@@ -34,6 +35,6 @@ def run(command: str, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
-    except (CommandError, ClusterError, BusError, aiohttp.ClientError, TimeoutError, OSError) as exc:
+    except (CommandError, ClusterError, BusError, ProtocolError, aiohttp.ClientError, TimeoutError, OSError) as exc:
         print(f"hami {command}: {str(exc) or type(exc).__name__}", file=sys.stderr)
         raise SystemExit(FAILED) from exc

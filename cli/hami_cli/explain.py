@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 import typer
@@ -29,7 +30,8 @@ def explain(
 
     $ hami explain too-big -o yaml
     """
-    content = run("explain", ask.get(place("scheduler_url", url, SCHEDULER_URL), f"/v1/explain/{namespace}/{pod}", token))
+    path = f"/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
+    content = run("explain", ask.get(place("scheduler_url", url, SCHEDULER_URL), path, token))
     answer = msgspec.json.decode(content, type=dict[str, Any])
     show(answer, Format.JSON if as_json else output, lambda: text(answer))
 

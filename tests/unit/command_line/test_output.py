@@ -24,6 +24,9 @@ from hami_cli.output import coloured, columns, strong
 from hami_cli.places import place
 from hami_protocol import events
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
+from hami_protocol.errors import ProtocolError
+from hami_runtime.bus.port import BusUnavailable
+from hami_runtime.kube.cluster import ClusterError
 
 POD = PodRef(namespace="default", name="p", uid="u")
 SHARE = DeviceShare(uuid="GPU-a", type="NVIDIA", memory_mib=3000, cores=25)
@@ -172,3 +175,31 @@ def test_a_scheduler_that_does_not_answer_is_named() -> None:
     result = CliRunner().invoke(app, ["explain", "p", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1
     assert "hami explain: http://127.0.0.1:1" in result.output
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        exits.CommandError("no such"),
+        ProtocolError("no name"),
+        ClusterError("refused"),
+        BusUnavailable("away"),
+        TimeoutError("late"),
+        OSError("gone"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_what_cannot_be_done_is_said_in_one_line_and_never_as_a_traceback(failure: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    async def fails() -> None:
+        raise failure
+
+    with pytest.raises(SystemExit) as ended:
+        exits.run("top", fails())
+    assert ended.value.code == exits.FAILED
+    assert capsys.readouterr().err == f"hami top: {failure}\n"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "nonsense", "http://[", ""])
+def test_an_address_that_is_none_is_named(url: str) -> None:
+    result = CliRunner().invoke(app, ["explain", "p", "--url", url or "http://127.0.0.1:2"])
+    assert (result.exit_code, result.output.startswith("hami explain: ")) == (1, True)
