@@ -48,7 +48,8 @@ def test_a_stable_reason_is_asked_about_twice_and_a_changing_one_for_ever(play: 
         async with world.running():
             await world.add_pod("a")
             await world.pause(60.0)
-            assert len(world.times("filter")) == 2
+            # 1.34 is woken by more that has nothing to do with it
+            assert len(world.times("filter")) == 2 or (world.minor < 37 and len(world.times("filter")) == 3)
             assert await world.condition("a") == (
                 "False",
                 "Unschedulable",
