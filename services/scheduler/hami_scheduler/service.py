@@ -13,7 +13,6 @@ import structlog
 from msgspec import Struct
 
 from hami_devices.catalog import Catalog
-from hami_devices.model import PodRequest, Reason
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
@@ -42,9 +41,8 @@ from hami_scheduler.metrics import CardCollector, Metrics
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Entry, Phase, Placement, Refusal
-from hami_scheduler.placement.filter import priorities
+from hami_scheduler.placing import Placing
 from hami_scheduler.preempting import Preempting
-from hami_scheduler.reservations import Reservation
 from hami_scheduler.resizing import Resized, Resizing, Wish, totals
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.simulating import Simulating
@@ -55,7 +53,6 @@ from hami_scheduler.wire import ExtenderArgs, FilterAnswer, HostPriority, MetaVi
 log = structlog.get_logger()
 
 COMPONENT = "hami-scheduler"
-REMEMBERED_RANKINGS = 256
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -150,20 +147,30 @@ class Scheduler:
             budgets=self.budgets,
             record=self._events.record,
             metrics=self.metrics,
-            leading=self.leads,
+            leading=self.decides,
             enabled=options.preemption,
         )
         self.pods.subscribe(self._preempting.pod_changed)
         self._gangs = Gangs(self.picture.state, catalog, self.picture.judge)
         self.pods.subscribe(self._gangs.pod_changed)
         self._gathering = Gathering(self._gangs, cluster, clock, wait_seconds=options.gang_wait_seconds)
+        self._placing = Placing(
+            self.picture,
+            clock,
+            mode=options.placement,
+            gangs=self._gangs,
+            gathering=self._gathering,
+            preempting=self._preempting,
+            publish=self._say,
+            metrics=self.metrics,
+        )
         self._adopting = Adopting(
             self.picture,
             clock,
             pods=self.pods,
             publish=self._say,
             record=self._events.record,
-            leading=self.leads,
+            leading=self.decides,
             schedulers=options.adopted_schedulers,
         )
         self.pods.subscribe(self._adopting.pod_changed)
@@ -194,8 +201,6 @@ class Scheduler:
         if elector is not None:
             elector.on_change(self._leading_changed)
         self._binding: dict[str, asyncio.Future[str]] = {}
-        self._rankings: dict[str, dict[str, int]] = {}
-        self._last_attempt = 0
 
     # Whether it decides
 
@@ -308,9 +313,7 @@ class Scheduler:
         names = args.node_names
         if pod is None or names is None or self.obstacle() is not None:
             return []
-        scores = self._rankings.get(pod.metadata.uid)
-        if scores is None:
-            scores = self._judged(pod, names)
+        scores = self._placing.scores(pod, names)
         return [HostPriority(host=name, score=scores.get(name, 0)) for name in names]
 
     async def bind(self, pod: PodRef, node: str) -> str:
@@ -354,7 +357,7 @@ class Scheduler:
 
     def scores(self, pod: Pod, nodes: list[str]) -> dict[str, int]:
         """How much each of ``nodes`` is preferred, 0 to 10. Changes nothing."""
-        scores = {} if self.obstacle() is not None else self._judged(pod, nodes)
+        scores = {} if self.obstacle() is not None else self._placing.scores(pod, nodes)
         return {node: scores.get(node, 0) for node in nodes}
 
     # For people
@@ -407,7 +410,7 @@ class Scheduler:
             return FilterAnswer(error=f"pod {ref} is being bound")
         try:
             request = self._catalog.read_pod(pod)
-            size = self._group_size(pod)
+            size = self._placing.group_size(pod)
         except RequestError as exc:
             picture.give_up(ref, INVALID_REQUEST)
             picture.unkeep(uid)
@@ -418,85 +421,7 @@ class Scheduler:
             picture.give_up(ref, "the pod asks for nothing any more")
             picture.unkeep(uid)
             return FilterAnswer(node_names=names)
-        return self._judged_together(pod, ref, request, names, size)
-
-    def _judged_together(self, pod: Pod, ref: PodRef, request: PodRequest, names: list[str], size: int | None) -> FilterAnswer:
-        """The verdict on a pod that asks for devices; with those of its group, where it has one."""
-        group = group_of(pod)
-        if group is not None and size != 1:
-            if size is None:
-                return FilterAnswer(error=f"pod group {group} has not been read yet")
-            kept = self._gangs.keep_room(pod, request, names, group=group, size=size, now=self._clock.monotonic())
-            if isinstance(kept, Refusal):
-                return self._refuse(ref, request, kept, len(names))
-            self._call(kept)
-        found = self._find(ref, request, names)
-        if isinstance(found, Refusal):
-            if group is None:
-                self._preempting.refused(pod, request, found.failed)
-            return self._refuse(ref, request, found, len(names))
-        return self._place(ref, request, found, len(names), pinned=group is not None and size != 1)
-
-    def _call(self, members: tuple[PodRef, ...]) -> None:
-        """Room is kept for these members of a group: those that were refused before are to come again."""
-        entries = [self.picture.state.entry(ref.uid) for ref in members]
-        self.picture.improved(frozenset(entry.node for entry in entries if entry is not None))
-
-    def _group_size(self, pod: Pod) -> int | None:
-        """How many pods must be placed together with this one, itself counted; None while that is not known.
-
-        Raises:
-            RequestError: it says so itself, and cannot be read.
-        """
-        group = group_of(pod)
-        return 1 if group is None else self._gathering.size(group, pod)
-
-    def _find(self, ref: PodRef, request: PodRequest, names: list[str]) -> Placement | Refusal:
-        """The best of ``names``; before all others the node where others went for the pod."""
-        ranked = self._options.placement is PlacementMode.RANKED
-        kept = self.picture.state.entry(ref.uid)
-        if kept is not None and kept.phase is Phase.NOMINATED and kept.node in names:
-            found = self.picture.judge(ref, request, [kept.node], ranked=ranked)
-            if isinstance(found, Placement):
-                return found
-        return self.picture.judge(ref, request, names, ranked=ranked, reasons=ranked)
-
-    def _refuse(self, ref: PodRef, request: PodRequest, refusal: Refusal, node_count: int) -> FilterAnswer:
-        picture = self.picture
-        picture.give_up(ref, "the pod fits nowhere any more")
-        picture.waking.refused(ref, request, by_quota=Reason.QUOTA in refusal.reasons, now=self._clock.monotonic())
-        picture.verdicts.refused(ref, refusal, node_count=node_count)
-        self.metrics.verdicts.add(1, {"verdict": "refused"})
-        return FilterAnswer(failed=refusal.failed, unresolvable=refusal.unresolvable)
-
-    def _place(self, ref: PodRef, request: PodRequest, placement: Placement, node_count: int, *, pinned: bool) -> FilterAnswer:
-        picture = self.picture
-        picture.waking.forget(ref.uid)
-        picture.verdicts.placed(ref, placement, node_count=node_count)
-        self.metrics.verdicts.add(1, {"verdict": "placed"})
-        if self._options.placement is PlacementMode.RANKED and not pinned:
-            self._rankings.pop(ref.uid, None)
-            self._rankings[ref.uid] = priorities(placement.fitting, request.node_policy)
-            if len(self._rankings) > REMEMBERED_RANKINGS:
-                del self._rankings[next(iter(self._rankings))]
-            names = [name for name, _ in placement.fitting]
-            return FilterAnswer(node_names=names, failed=placement.failed, unresolvable=placement.unresolvable)
-        self._reserve(ref, placement)
-        return FilterAnswer(node_names=[placement.node])
-
-    def _reserve(self, ref: PodRef, placement: Placement) -> None:
-        """Charge the pod, in place of what was reserved for it before, and say so."""
-        picture = self.picture
-        now = self._clock.monotonic()
-        earlier = picture.state.entry(ref.uid)
-        if earlier is not None and earlier.node != placement.node:
-            picture.give_up(ref, f"the pod goes to {placement.node} instead")
-            picture.unkeep(ref.uid)
-        picture.state.reserve(ref, placement, now=now)
-        attempt = self._last_attempt = max(self._last_attempt + 1, int(self._clock.utc().timestamp() * 1000))
-        picture.reservations.put(Reservation(pod=ref, node=placement.node, attempt=attempt, since_seconds=now))
-        event = PodAssigned(pod=ref, node=placement.node, assignments=tuple(placement.assignments))
-        self._say(event, f"{ref.uid}/assigned/{attempt}")
+        return self._placing.place(pod, ref, request, names, size)
 
     async def _bind(self, ref: PodRef, node: str) -> str:
         deadline = self._clock.monotonic() + self._options.bind_timeout_seconds
@@ -516,14 +441,14 @@ class Scheduler:
                 return late
             error = await self._binder.bind(pod, ref, node, assignments, deadline=deadline)
         self.metrics.binds.add(1, {"outcome": "failed" if error else "bound"})
-        self._rankings.pop(ref.uid, None)
+        self._placing.forget(ref.uid)
         return error
 
     async def _gather(self, pod: Pod) -> str:
         """Wait for enough of the pod's group; an error text where they have not come in time."""
         group = group_of(pod)
         try:
-            size = self._group_size(pod)
+            size = self._placing.group_size(pod)
         except RequestError as exc:
             return str(exc)
         return "" if group is None or size is None or size == 1 else await self._gathering.arrive(group, size)
@@ -547,7 +472,7 @@ class Scheduler:
                 reason = found.failed.get(node) or found.unresolvable.get(node) or found.summary
                 self.picture.give_up(ref, f"no room on {node} any more")
                 return f"node {node}: {reason}"
-            self._reserve(ref, found)
+            self._placing.reserve(ref, found)
             entry = state.entry(ref.uid)
         if entry is None:
             return f"no room is reserved for pod {ref}"
@@ -578,16 +503,6 @@ class Scheduler:
 
     def _pod_named(self, namespace: str, name: str) -> Pod | None:
         return self.pods.get(name, namespace)
-
-    def _judged(self, pod: Pod, names: list[str]) -> dict[str, int]:
-        try:
-            request = self._catalog.read_pod(pod)
-        except RequestError:
-            return {}
-        if not request.asks:
-            return {}
-        found = self.picture.judge(pod_ref(pod), request, names, ranked=True)
-        return priorities(found.fitting, request.node_policy) if isinstance(found, Placement) else {}
 
 
 async def _each(event: asyncio.Event) -> AsyncIterator[None]:
