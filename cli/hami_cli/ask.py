@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from hami_cli.exits import CommandError
 
@@ -36,7 +35,7 @@ async def _asked(method: str, url: str, path: str, token: str, body: bytes | Non
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(method, URL(url.rstrip("/") + path, encoded=True), headers=headers, data=body) as answer,
+            session.request(method, url.rstrip("/") + path, headers=headers, data=body) as answer,
         ):
             content = await answer.read()
     except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
