@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hami_devices.model import UNRESOLVABLE, DeviceRequest, DeviceState, Reason, Selectors
+from hami_devices.rules import Demand
 from hami_devices.selectors import mode_accepted, type_accepted, uuid_accepted
+
+WHOLE_PERCENT: Final = 100
 
 
 def render(counts: Mapping[Reason, int], total: int) -> str:
@@ -79,8 +82,8 @@ def _memory(misfit: Misfit) -> str:
     request = misfit.request
     able = [s for s in misfit.devices if type_accepted(misfit.selectors, s.device.type) and uuid_accepted(misfit.selectors, s.device.uuid)]
     able = [s for s in able if s.device.healthy and not s.cordoned] or list(misfit.devices)
-    nearest = max(able, key=lambda s: (s.device.memory_mib - s.used_memory_mib) - request.memory_on(s.device.memory_mib))
-    need = request.memory_on(nearest.device.memory_mib)
+    nearest = max(able, key=lambda s: (s.device.memory_mib - s.used_memory_mib) - _needed(misfit, s).memory_mib)
+    need = _needed(misfit, nearest).memory_mib
     free = sorted((max(s.device.memory_mib - s.used_memory_mib, 0) for s in able), reverse=True)
     if request.count == 1:
         return f"needs {need} MiB on one card, largest free {free[0]}{_suggest(f'{free[0]} MiB or less' if free[0] else '')}"
@@ -114,8 +117,20 @@ def _device_count(misfit: Misfit) -> str:
 
 
 def _cores(misfit: Misfit) -> str:
-    free = max(state.device.cores - state.used_cores for state in misfit.devices)
-    return f"needs {misfit.request.cores} % of one card's cores, most free {max(free, 0)}"
+    if misfit.request.parts:
+        return f"needs {misfit.request.parts} cores of one card, {misfit.counts[Reason.CORES]} of {len(misfit.devices)} have fewer free"
+    nearest = max(misfit.devices, key=lambda state: state.device.cores - state.used_cores)
+    unit = "%" if nearest.device.cores == WHOLE_PERCENT else f"of {nearest.device.cores}"
+    return (
+        f"needs {_needed(misfit, nearest).cores} {unit} of one card's cores, most free {max(nearest.device.cores - nearest.used_cores, 0)}"
+    )
+
+
+def _needed(misfit: Misfit, state: DeviceState) -> Demand:
+    """What the request takes of the device; as it is written, where the device cannot give it."""
+    request = misfit.request
+    found = None if request.rules.demand is None else request.rules.demand(state, request)
+    return found if isinstance(found, Demand) else Demand(memory_mib=request.memory_on(state.device.memory_mib), cores=request.cores)
 
 
 def _uuids(misfit: Misfit) -> str:
@@ -130,7 +145,7 @@ _PLAIN: Final[dict[Reason, str]] = {
     Reason.HEALTH: "{count} of {total} cards unhealthy",
     Reason.CORDON: "{count} of {total} cards cordoned",
     Reason.NUMA: "asks {asks} that are linked or on one NUMA node, {count} are not",
-    Reason.SLOTS: "all shares taken on {count} of {total} cards",
+    Reason.SLOTS: "too few shares free on {count} of {total} cards",
     Reason.EXCLUSIVE: "needs a card that nobody uses, {count} of {total} are in use",
     Reason.CORES_EXHAUSTED: "all cores taken on {count} of {total} cards",
     Reason.MIG: "{count} of {total} cards are cut into MIG instances",

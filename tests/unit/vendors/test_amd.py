@@ -114,6 +114,12 @@ def test_memory_in_use_is_not_there() -> None:
     assert fit([card(used_shares=1, used_memory_mib=900)], some(**{MEMORY: 500, CORES: 1})) == "1/1 CardInsufficientMemory"
 
 
+def test_a_misfit_says_units_where_units_are_booked() -> None:
+    found = fit_node([card(cores=304, used_shares=1, used_cores=300)], a_request(some(**{MEMORY: 1, CORES: 25})))
+    assert not isinstance(found, NodeFit)
+    assert found.detail == "container c0: needs 76 of 304 of one card's cores, most free 4"
+
+
 @pytest.mark.example("vendors 1.8 L174")
 def test_a_list_of_separators_is_refused() -> None:
     with pytest.raises(RequestError, match=r"amd.com/use-gputype"):
