@@ -93,6 +93,8 @@ class Phases:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._released: OrderedDict[str, None] = OrderedDict()
+        """UIDs of pods whose grant is old news, should it be delivered again: what their records say now is looked up."""
 
     def judge(self, event: AllocationEvent) -> Verdict:
         """What ``event`` asks for."""
@@ -101,6 +103,9 @@ class Phases:
                 return self._write(event) if event.unwritten else self._granted(event)
             case PodReleased():
                 self._known.pop(event.pod.uid, None)
+                self._released[event.pod.uid] = None
+                if len(self._released) > _REMEMBERED_PODS:
+                    self._released.popitem(last=False)
                 return Nothing()
             case ContainerServed() | AllocationSucceeded() | AllocationFailed():
                 return self._judge_outcome(event)
@@ -131,6 +136,8 @@ class Phases:
     def _granted(self, event: PodAllocating) -> Nothing:
         if known := self._known.get(event.pod.uid):
             known.granted = True
+            return Nothing()
+        if event.pod.uid in self._released:
             return Nothing()
         texts = {given.vendor: assignment.encode(given) for given in event.assignments}
         mig = records.instances_text(event.assignments)

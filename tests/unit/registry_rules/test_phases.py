@@ -196,3 +196,17 @@ def test_the_assignment_of_a_pod_that_another_scheduler_has_bound_is_written_onc
 def test_nothing_is_written_on_a_pod_that_is_on_another_node(phases: Phases) -> None:
     phases.looked_up(Pod(metadata=ObjectMeta(name="p1", namespace="default", uid="u1"), spec=PodSpec(node_name="n2")))
     assert isinstance(phases.judge(msgspec.structs.replace(granted(A), unwritten=True)), Nothing)
+
+
+def test_a_grant_that_is_delivered_again_after_the_pod_has_ended_does_not_bring_back_what_was_served(phases: Phases) -> None:
+    phases.judge(granted(A, B))
+    carry_out(phases, served(f";{B};"))
+    carry_out(phases, served(";;", "c1"))
+    phases.judge(PodReleased(pod=POD, node="n1"))
+    phases.judge(granted(A, B))
+    assert isinstance(phases.judge(served(f";{B};")), LookUp)
+    annotations = {keys.BIND_PHASE: "allocating", KEY: ";;"}
+    phases.looked_up(
+        Pod(metadata=ObjectMeta(name="p1", namespace="default", uid="u1", annotations=annotations), spec=PodSpec(node_name="n1"))
+    )
+    assert isinstance(phases.judge(served(f";{B};")), Nothing)
