@@ -37,7 +37,9 @@ def keys_of(device_type: str, vendor: Vendor | None) -> NodeKeys:
     if vendor is None:
         return NodeKeys(keys.register(device_type), keys.generation(device_type), keys.handshake(device_type), "", "")
     bare = keys.LEGACY_HANDSHAKE if vendor.handshake_key == keys.handshake("nvidia") else ""
-    return NodeKeys(vendor.register_key, keys.generation(device_type), vendor.handshake_key, bare, vendor.pair_scores_key, vendor.registers_json)
+    return NodeKeys(
+        vendor.register_key, keys.generation(device_type), vendor.handshake_key, bare, vendor.pair_scores_key, vendor.registers_json
+    )
 
 
 def annotations_of(report: DevicesReported, names: NodeKeys) -> dict[str, str | None]:
