@@ -12,11 +12,12 @@ import pytest
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys, nodelock
-from hami_protocol.devices import AllocationMode, PodRef
+from hami_protocol.devices import AllocationMode, ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.envelope import MESSAGE_ID
-from hami_protocol.events import AllocationSucceeded, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.events import AllocationSucceeded, ContainerServed, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.subjects import ALL_GRANTS, ALL_OUTCOMES, ALLOCATIONS
 from hami_registry.outcomes import ACK_WAIT_SECONDS, DURABLE
+from hami_registry.phases import LookUp, Nothing, PatchPod, Phases
 from hami_registry.service import Registry
 from hami_runtime import virtual
 from hami_runtime.bus.memory import MemoryBus
@@ -26,6 +27,7 @@ from hami_runtime.lifecycle import run_until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF
 from hami_runtime.virtual import VirtualClock
+from hami_scheduler.allocations import GrantLog
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.tending import Tending
 from tests.contract.node_agent.world import World as OneNode
@@ -206,3 +208,27 @@ def test_allocate_is_not_answered_from_a_view_that_is_cut_off() -> None:
         assert meant.metadata.uid in node.agent.journal.pods
 
     play(scenario, AllocationMode.ENVVAR)
+
+
+def test_what_is_delivered_again_never_takes_a_record_back() -> None:
+    """A grant that came again was learned anew, and with the outcome that came again behind it filled what had been emptied."""
+    pod = PodRef(namespace="default", name="p1", uid="p1")
+    share = DeviceShare(uuid="GPU-a", type="NVIDIA", memory_mib=1, cores=0)
+    held = tuple(ContainerShares(container=name, kind=ContainerKind.APP, shares=(share,)) for name in ("a", "b"))
+    grant = PodAllocating(pod=pod, node="n1", assignments=(VendorAssignment(vendor="NVIDIA", containers=held),), bind_time_seconds=1)
+    served = ContainerServed(pod=pod, node="n1", container="a", vendor="NVIDIA", to_allocate=";GPU-a,NVIDIA,1,0:;")
+    phases = Phases(Catalog())
+    assert phases.judge(grant, again=True) == Nothing()
+    assert phases.judge(served, again=True) == LookUp(pod=pod)
+    phases.judge(grant)
+    assert isinstance(phases.judge(served), PatchPod)
+    assert phases.judge(served, again=True) == LookUp(pod=pod)
+
+
+def test_a_pod_that_the_watch_has_not_shown_yet_is_not_taken_for_deleted() -> None:
+    """Bound by us a moment ago, it was said to be released while it ran."""
+    log = GrantLog(Catalog())
+    pod = PodRef(namespace="default", name="p1", uid="p1")
+    log.observe(PodAllocating(pod=pod, node="n1", assignments=(), bind_time_seconds=1))
+    assert log.missing([], reserved=["p1"], utc_seconds=0.0) == ()
+    assert [type(each.event) for each in log.missing([], reserved=[], utc_seconds=0.0)] == [PodReleased]

@@ -99,6 +99,7 @@ class OutcomeFollower:
     async def follow(self, stop: asyncio.Event) -> None:
         """Carry out the log from where it was left until ``stop``; what is at hand then is finished."""
         wanted = (subjects.ALL_GRANTS, subjects.ALL_OUTCOMES)
+        self._phases.forget_all()
         at_once = asyncio.Semaphore(_AT_ONCE)
         async with (
             self._bus.consume(subjects.ALLOCATIONS, subjects=wanted, durable=DURABLE, ack_wait_seconds=ACK_WAIT_SECONDS) as deliveries,
@@ -130,7 +131,7 @@ class OutcomeFollower:
                 with self._telemetry.span(
                     "outcome", delivery.message.headers.get(envelope.TRACE_PARENT), pod=str(event.pod), node=event.node
                 ):
-                    result = await self._try(event)
+                    result = await self._try(event, again=delivery.attempt > 1)
                 await self._settle(delivery, event, result)
         finally:
             done()
@@ -138,9 +139,9 @@ class OutcomeFollower:
             if not turn.wanted:
                 del self._turns[uid]
 
-    async def _try(self, event: events.AllocationEvent) -> Result:
+    async def _try(self, event: events.AllocationEvent, *, again: bool) -> Result:
         try:
-            return await self._carry_out(event)
+            return await self._carry_out(event, again=again)
         except Exception as exc:  # a fault of ours over one message must not keep all others from being carried out
             log.exception("outcome failed", pod=str(event.pod), uid=event.pod.uid, type=type(event).__name__)
             return Again(f"{type(exc).__name__}: {exc}")
@@ -159,8 +160,8 @@ class OutcomeFollower:
                 log.error("outcome given up", **about, reason=reason)
                 await delivery.term(reason)
 
-    async def _carry_out(self, event: events.AllocationEvent) -> Result:
-        verdict = self._phases.judge(event)
+    async def _carry_out(self, event: events.AllocationEvent, *, again: bool) -> Result:
+        verdict = self._phases.judge(event, again=again)
         if isinstance(verdict, LookUp):
             looked_up = await self._look_up(event.pod)
             if looked_up is not None:

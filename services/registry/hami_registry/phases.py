@@ -96,9 +96,19 @@ class Phases:
         self._released: OrderedDict[str, None] = OrderedDict()
         """UIDs of pods whose grant is old news, should it be delivered again: what their records say now is looked up."""
 
-    def judge(self, event: AllocationEvent) -> Verdict:
-        """What ``event`` asks for."""
+    def judge(self, event: AllocationEvent, *, again: bool = False) -> Verdict:
+        """What ``event`` asks for.
+
+        Args:
+            event: of the log, in its order.
+            again: it was delivered before, and may have been carried out together with what came behind it: what it says of its pod may be
+                over, and what is remembered may be from before that.
+        """
+        if again:
+            self.forget(event.pod.uid)
         match event:
+            case PodAllocating() if again:
+                return Nothing()
             case PodAllocating():
                 return self._write(event) if event.unwritten else self._granted(event)
             case PodReleased():
@@ -224,6 +234,10 @@ class Phases:
                     known.to_allocate[vendor.name] = text
                 if (text := command.annotations.get(vendor.allocated_key)) is not None:
                     known.allocated[vendor.name] = text
+
+    def forget_all(self) -> None:
+        """Another replica has led meanwhile."""
+        self._known.clear()
 
     def forget(self, uid: str) -> None:
         """Whatever is known of a pod is in doubt: look it up the next time."""
