@@ -97,8 +97,8 @@ class GrantLog:
         kept = set(reserved)
         for uid, said in self._said.items():
             pod = by_uid.get(uid)
-            if pod is not None and (pod.spec.node_name or uid in kept) and not is_terminal(pod):
-                continue
+            if uid in kept if pod is None else (pod.spec.node_name or uid in kept) and not is_terminal(pod):
+                continue  # a pod that is kept and not there is newer than what the watch shows
             if said.granted and (pod is None or is_terminal(pod)):
                 reason = "the pod was deleted" if pod is None else f"the pod is {pod.status.phase}"
                 events.append(released(said.pod, said.node, reason))
