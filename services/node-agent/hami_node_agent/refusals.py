@@ -19,11 +19,12 @@ class RefusalKind(StrEnum):
     COUNT_DIFFERS = "device number not matched"
     UNREADABLE = "unreadable record"
     KUBELET_DISAGREES = "kubelet's records disagree"
+    SWAPPED = "answered for another pod"
     NOT_READY = "agent not ready"
     HOST = "host refused"
 
 
-FINAL = frozenset({RefusalKind.GRANT_DIFFERS, RefusalKind.COUNT_DIFFERS, RefusalKind.UNREADABLE})
+FINAL = frozenset({RefusalKind.GRANT_DIFFERS, RefusalKind.COUNT_DIFFERS, RefusalKind.UNREADABLE, RefusalKind.SWAPPED})
 """Trying again cannot help: the pod has failed. All others may come right, and kubelet tries again."""
 
 

@@ -226,7 +226,7 @@ class Starting:
         if answered != expected:
             wrong = sorted(key for key in answered.keys() | expected.keys() if answered.get(key) != expected.get(key))
             return Refusal(
-                kind=RefusalKind.KUBELET_DISAGREES,
+                kind=RefusalKind.SWAPPED,  # kubelet keeps an answer for good: nobody else must wait for this pod
                 reason=f"container {entry.container} of {ref} was answered for another pod: {', '.join(wrong)} differ from its grant",
                 pod=ref,
             )

@@ -177,7 +177,8 @@ def test_an_answer_that_reached_another_pod_never_starts() -> None:
             mine, theirs = held[one.metadata.uid], held[other.metadata.uid]
             world.kubelet.ledger.hold(type(mine)(**{**{key: getattr(mine, key) for key in mine.__slots__}, "answer": theirs.answer}))
         found = await refusal(world.agent.pre_start(world.kubelet.ids(small, "main")))
-        assert found.kind is RefusalKind.KUBELET_DISAGREES
+        assert found.kind is RefusalKind.SWAPPED
+        assert found.final
         assert "CUDA_DEVICE_MEMORY_LIMIT_0" in found.reason
 
     play(scenario, ENVVAR)
