@@ -54,6 +54,8 @@ class Kubelet:
         self.ledger = DeviceLedger(rng=rng)
         self.rejected: dict[str, str] = {}
         """By UID, why a pod was not let in."""
+        self.swapped: dict[str, str] = {}
+        """By UID, why a pod can never start: kubelet keeps for good what Allocate answered, and it was meant for another pod (``envvar``)."""
         self._files = files
         self._given = given
         self._agent: tuple[Process, NodeAgent] | None = None
@@ -151,7 +153,9 @@ class Kubelet:
         while True:
             try:
                 await self._ask(lambda agent: agent.pre_start(held.ids))
-            except AllocationRefused:
+            except AllocationRefused as exc:
+                if "answered for another pod" in str(exc):
+                    self.swapped[held.pod_uid] = str(exc)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
             else:
                 return
@@ -199,7 +203,9 @@ class Kubelet:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            known = self.ledger.resources[GPU]
+            known = self.ledger.resources.get(GPU)
+            if known is None:
+                continue
             now = {"capacity": str(known.capacity), "allocatable": str(len(known.healthy))}
             if now == reported:
                 continue

@@ -94,7 +94,7 @@ def _ordinary(chance: random.Random, name: str) -> dict[str, Any]:
         inits.insert(chance.randint(0, len(inits)), {**_container("sidecar", _asks(chance)), "restartPolicy": "Always"})
     annotations = {STOP_SECONDS: chance.choice(["0", "0.5", "3"])}
     if inits:
-        annotations[INIT_SECONDS] = chance.choice(["0", "1", "6"])
+        annotations[INIT_SECONDS] = chance.choice(["0", "1", "3"])
     spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice([1, 5, 30])}
     if chance.random() < 0.6:
         annotations[RUN_SECONDS] = chance.choice(["1", "5", "20"])

@@ -144,33 +144,41 @@ class _Story:
 
     async def tell(self) -> None:
         """Storm, calm, ordinary life, and the end of all pods."""
-        town = self.town
+        for part in (self._storm, self._calm, self._ordinary_life, self._end):
+            await part()
+            if self._wrong():
+                return
+
+    async def _storm(self) -> None:
         await asyncio.sleep(self.chance.choice([0.0, 1.0, 15.0]))
         for _ in range(self.chance.choice([10, 20, 40])):
             await self._act()
             await asyncio.sleep(self.chance.choice([0.0, 0.0, 0.01, 0.2, 1.0, 4.0]))
             if self._wrong():
                 return
+
+    async def _calm(self) -> None:
         self._heal()
         await self._settled("after the storm")
-        if self._wrong():
-            return
-        rejected = {uid for kubelet in town.kubelets.values() for uid in kubelet.rejected}
+
+    async def _ordinary_life(self) -> None:
+        town = self.town
+        failed = {uid for kubelet in town.kubelets.values() for uid in (*kubelet.rejected, *kubelet.swapped)}
         for number in range(3):
             await town.create(shapes.small_pod(f"calm-{number}"))
         await self._settled("in ordinary life")
         _check_log(town)
         town.watchdog.check_running()
         for kubelet in town.kubelets.values():
-            for uid in kubelet.rejected.keys() - rejected:
-                town.watchdog.violated(f"kubelet refused pod {uid} in ordinary life: {kubelet.rejected[uid]}")
-        if self._wrong():
-            return
-        for seen in tuple(town.watchdog.pods.values()):
-            await town.delete(seen.pod.metadata.name, grace_seconds=2)
+            for uid, why in (kubelet.rejected | kubelet.swapped).items():
+                if uid not in failed:
+                    town.watchdog.violated(f"kubelet refused pod {uid} in ordinary life: {why}")
+
+    async def _end(self) -> None:
+        for seen in tuple(self.town.watchdog.pods.values()):
+            await self.town.delete(seen.pod.metadata.name, grace_seconds=2)
         await self._settled("after the last pod")
-        if not self._wrong():
-            _check_log(town)
+        _check_log(self.town)
 
     def _wrong(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -300,8 +308,10 @@ class _Story:
         town.faults.tell("the storm is over")
 
     async def _settled(self, when: str) -> None:
-        """Wait until nothing is left to be done; a violation if that takes too long."""
+        """Wait until nothing is left to be done; a violation if that takes too long from when everybody has been started again."""
         loop = asyncio.get_running_loop()
+        while any(supervisor.process is None for supervisor in self.town.supervisors.values()):  # noqa: ASYNC110 - of many
+            await asyncio.sleep(1.0)
         deadline = loop.time() + STUCK_SECONDS
         while (unsettled := _unsettled(self.town)) is not None:
             if loop.time() >= deadline:
@@ -313,8 +323,6 @@ class _Story:
 
 def _unsettled(town: Town) -> str | None:
     """What is not yet as it must come to be; None where all is well."""
-    if missing := [each.name for each in town.supervisors.values() if each.process is None]:
-        return f"not running: {missing}"
     scheduler = town.leader
     if scheduler is None:
         return "no scheduler leads"
@@ -341,6 +349,8 @@ def _pod_unsettled(town: Town, scheduler: Scheduler, seen: Seen) -> str | None:
     if pod.metadata.deletion_timestamp is not None:
         return "is still being deleted"
     if seen.node:
+        if pod.metadata.uid in town.kubelets[seen.node].swapped:  # it must never start, and its node must not wait for it
+            return None if seen.phase in {"success", "failed"} else f"was answered for another pod, and its phase is {seen.phase!r}"
         if seen.allocated and seen.phase != "success":
             return f"is on {seen.node} and its phase is {seen.phase!r}"
         return None if pod.status.phase == "Running" else f"is on {seen.node} and is {pod.status.phase}: {pod.status.container_statuses}"
