@@ -48,4 +48,3 @@ async def test_the_services_ask_for_what_they_are_allowed(world: World) -> None:
         assert wanted <= seen[service]
         allowed = {(call.verb, call.resource) for call in CALLS[service]}
         assert seen[service] - allowed == MADE_IN_A_RIG.get(service, set())
-

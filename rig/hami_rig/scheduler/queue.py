@@ -158,5 +158,5 @@ class SchedulingQueue:
 
     def _backed_off_at(self, entry: Waiting, now: float) -> float:
         """When the back-off is over: kube-scheduler looks once a second, and the second in which it ends still belongs to it."""
-        seconds = min(self.initial_backoff_seconds * 2 ** min(entry.attempts - 1, 16), self.max_backoff_seconds)
+        seconds: float = min(self.initial_backoff_seconds * 2 ** min(entry.attempts - 1, 16), self.max_backoff_seconds)
         return math.floor(now + seconds) + BACKOFF_WINDOW_SECONDS
