@@ -32,7 +32,7 @@ from hami_scheduler.metrics import Metrics
 from hami_scheduler.tending import Tending
 from tests.contract.node_agent.world import World as OneNode
 from tests.contract.node_agent.world import play
-from tests.contract.scheduler.world import World, asked, place, ref, story
+from tests.contract.scheduler.world import World, asked, place, ref, story, used_mib
 
 
 def test_a_replica_that_leads_no_more_does_not_spin_over_pods_that_it_may_not_wake() -> None:
@@ -232,3 +232,33 @@ def test_a_pod_that_the_watch_has_not_shown_yet_is_not_taken_for_deleted() -> No
     log.observe(PodAllocating(pod=pod, node="n1", assignments=(), bind_time_seconds=1))
     assert log.missing([], reserved=["p1"], utc_seconds=0.0) == ()
     assert [type(each.event) for each in log.missing([], reserved=[], utc_seconds=0.0)] == [PodReleased]
+
+
+class BlindWatch(MemoryCluster):
+    """An API server whose watches show nothing."""
+
+    @asynccontextmanager
+    async def watch(self, kind: Kind[Any], **selectors: Any) -> AsyncIterator[AsyncIterator[Change[Any]]]:
+        async def nothing() -> AsyncIterator[Change[Any]]:
+            await asyncio.sleep(3600.0)
+            for change in ():
+                yield change
+
+        async with super().watch(kind, **selectors):
+            yield nothing()
+
+
+@story
+async def test_a_pod_that_came_and_went_while_the_watch_was_broken_gives_its_room_back(world: World) -> None:
+    """Filtered from kube-scheduler's own copy, bound, deleted: no list and no watch ever showed it, and it stayed charged for ever."""
+    await world.node("n1")
+    async with world.scheduler(cluster=BlindWatch(world.store)) as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=1000)
+        await place(scheduler, pod)
+        assert used_mib(scheduler) == 1000
+        await asyncio.sleep(20.0)
+        assert used_mib(scheduler) == 1000
+        await world.delete(pod)
+        await asyncio.sleep(20.0)
+        assert used_mib(scheduler) == 0
+        assert world.said()[-1] == ("PodReleased", "p1")
