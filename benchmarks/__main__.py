@@ -9,13 +9,15 @@ from typing import Final
 RUNS: Final = (
     ("decode",),
     ("filter_core",),
-    ("filter", "--nodes", "100"),
-    ("filter", "--nodes", "1000"),
+    ("filter", "--nodes", "100", "--pods", "400"),
+    ("filter", "--nodes", "1000", "--pods", "4000"),
     ("filter", "--nodes", "10000", "--pods", "40000"),
     ("startup",),
     ("admission",),
     ("bind_to_subscriber",),
-    ("placement",),
+    ("placement", "--mode", "cdi"),
+    ("placement", "--mode", "envvar"),
+    ("packing",),
     ("packing",),
 )
 

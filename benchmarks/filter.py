@@ -88,7 +88,7 @@ async def measure(options: argparse.Namespace) -> None:
         served = server.seconds[number * (options.calls + WARM_UP_CALLS) :][WARM_UP_CALLS : WARM_UP_CALLS + options.calls]
         measurements.append(_report.measurement(f"filter, {mix}, server, {where}", [1000 * each for each in served], unit="ms"))
         measurements.append(_report.measurement(f"filter, {mix}, client, {where}", [1000 * each for each in seconds[mix]], unit="ms"))
-    _report.report("filter", measurements, as_json=options.json)
+    _report.report(f"filter_{options.nodes}_nodes", measurements, as_json=options.json)
 
 
 def call(options: argparse.Namespace) -> dict[str, list[float]]:

@@ -53,7 +53,7 @@ async def measure_cluster(options: argparse.Namespace) -> None:
 
     say = (lambda text: None) if options.json else (lambda text: print(text, file=sys.stderr))
     found = await _cluster.measure(options.nodes, options.pods, options.rounds, say=say)
-    _report.report(f"placement-cluster-{options.nodes}", found, as_json=options.json)
+    _report.report(f"placement_cluster_{options.nodes}_nodes", found, as_json=options.json)
 
 
 async def measure(options: argparse.Namespace) -> None:
@@ -82,7 +82,7 @@ async def measure(options: argparse.Namespace) -> None:
     calls = sum(row["count"] for row in rows if is_ours(row))
     where = f"{options.mode}, {options.nodes} nodes"
     _report.report(
-        "placement",
+        f"placement_{options.mode}",
         [
             _report.measurement(f"created to bound, {where}", [options.pods / max(bound)], unit="pods/s"),
             _report.measurement(f"created to allocated, {where}", [options.pods / max(done)], unit="pods/s"),
