@@ -236,7 +236,7 @@ class NodeAgent:
         return None
 
     def _misses_shim(self) -> bool:
-        return self.options.shim_required and self.vendor.shim and not self._shim().library
+        return self.options.shim_required and self.vendor.shim and not self._shim().host_path
 
     async def allocate(self, device_ids: Sequence[str]) -> Answer:
         """Kubelet's Allocate for one container.

@@ -62,7 +62,7 @@ class Needs:
 class Shim:
     """What of the shim is installed on the host."""
 
-    library: str = ""
+    host_path: str = ""
     """Path of ``libvgpu.so`` on the host; empty where there is none, and then nothing of it is mounted."""
     version: str = ""
     license: str = ""
@@ -191,10 +191,10 @@ def needs(
     folder = f"{paths.containers}/{name}"
     disabled = honour_disable_control and _disables_control(container)
     mounts = [
-        *([Bind(host_path=shim.library, container_path=f"{INSIDE}/libvgpu.so")] if shim.library else []),
+        *([Bind(host_path=shim.host_path, container_path=f"{INSIDE}/libvgpu.so")] if shim.host_path else []),
         Bind(host_path=folder, container_path=INSIDE, read_only=False),
         Bind(host_path=f"{paths.locks}/{name}", container_path="/tmp/vgpulock", read_only=False),  # noqa: S108  # where old shims expect it
-        *([Bind(host_path=paths.preload, container_path="/etc/ld.so.preload")] if shim.library and not disabled else []),
+        *([Bind(host_path=paths.preload, container_path="/etc/ld.so.preload")] if shim.host_path and not disabled else []),
         *([Bind(host_path=shim.license, container_path="/tmp/license")] if shim.license else []),  # noqa: S108
         *([Bind(host_path=shim.validator, container_path="/usr/bin/vgpuvalidator")] if shim.license and shim.validator else []),
         Bind(host_path=f"{paths.grants}/{name}", container_path=f"{INSIDE}/{grant_file.NAME}"),

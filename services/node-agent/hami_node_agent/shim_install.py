@@ -90,7 +90,7 @@ class InstalledShim:
         folder = Path(self._paths.vgpu)
         optional = {name: str(folder / file) for name, file in (("license", "license"), ("validator", "vgpuvalidator"))}
         return Shim(
-            library=str(target),
+            host_path=str(target),
             version=hashlib.sha256(content).hexdigest()[:_DIGEST_CHARACTERS],
             **{name: path if Path(path).is_file() else "" for name, path in optional.items()},
         )

@@ -35,7 +35,7 @@ def test_the_library_has_a_name_made_from_its_content_and_preload_names_it_as_co
     version = shim_install.install(source, paths)
     assert names(paths) == ["ld.so.preload", "libvgpu.so", f"libvgpu.so.{version}"]
     assert Path(paths.preload).read_text() == "/usr/local/vgpu/libvgpu.so\n"
-    assert InstalledShim(paths)() == Shim(library=f"{paths.vgpu}/libvgpu.so.{version}", version=version)
+    assert InstalledShim(paths)() == Shim(host_path=f"{paths.vgpu}/libvgpu.so.{version}", version=version)
 
 
 def test_an_upgrade_is_seen_while_the_agent_runs(source: Path, paths: HostPaths) -> None:
@@ -45,7 +45,7 @@ def test_an_upgrade_is_seen_while_the_agent_runs(source: Path, paths: HostPaths)
     assert installed().version == old
     source.write_bytes(TWO)
     new = shim_install.install(source, paths)
-    assert (installed().version, installed().library) == (new, f"{paths.vgpu}/libvgpu.so.{new}")
+    assert (installed().version, installed().host_path) == (new, f"{paths.vgpu}/libvgpu.so.{new}")
 
 
 def test_installing_again_touches_nothing(source: Path, paths: HostPaths) -> None:

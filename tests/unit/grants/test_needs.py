@@ -17,7 +17,7 @@ from hami_protocol.kubernetes import Container, EnvVar
 from tests.builders import a_container
 
 VENDOR = nvidia.vendor(NvidiaConfig())
-SHIM = Shim(library="/usr/local/vgpu/libvgpu.so.abc")
+SHIM = Shim(host_path="/usr/local/vgpu/libvgpu.so.abc")
 
 
 def what(
@@ -105,7 +105,7 @@ def test_without_an_installed_shim_nothing_of_it_is_mounted() -> None:
 
 
 def test_a_licence_on_the_host_is_mounted_with_its_validator() -> None:
-    shim = Shim(library="/l", license="/usr/local/vgpu/license", validator="/usr/local/vgpu/vgpuvalidator")
+    shim = Shim(host_path="/l", license="/usr/local/vgpu/license", validator="/usr/local/vgpu/vgpuvalidator")
     paths = {bind.container_path for bind in what(("GPU-a", 3000, 50), shim=shim).mounts}
     assert {"/tmp/license", "/usr/bin/vgpuvalidator"} <= paths
 
