@@ -262,3 +262,30 @@ async def test_a_pod_that_came_and_went_while_the_watch_was_broken_gives_its_roo
         await asyncio.sleep(20.0)
         assert used_mib(scheduler) == 0
         assert world.said()[-1] == ("PodReleased", "p1")
+
+
+@story
+async def test_the_release_of_a_pod_is_said_before_its_namesake_is_assigned(world: World) -> None:
+    """A leader that reads the last word on each subject would never know of the earlier pod, if the one before it died just then."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        first = await world.pod("p1", gpu=1, gpumem=1000)
+        await place(scheduler, first)
+        await world.delete(first)
+        await place(scheduler, await world.pod("p1", gpu=1, gpumem=1000))
+        told = [type(event).__name__ for event in world.log()]
+    assert told == ["PodAssigned", "PodAllocating", "PodReleased", "PodAssigned", "PodAllocating"]
+
+
+@story
+async def test_a_pod_that_was_bound_and_deleted_before_the_watch_showed_it_bound_is_released(world: World) -> None:
+    """The watch knew it as one that waits, so that its end was taken for that of a reservation, and nobody said that it was released."""
+    await world.node("n1")
+    pod = await world.pod("p1", gpu=1, gpumem=1000)
+    async with world.scheduler(cluster=LateWatch(world.store)) as scheduler:
+        await asyncio.sleep(3.0)
+        await place(scheduler, pod)
+        await world.delete(pod)
+        scheduler.pods.look_again()
+        await asyncio.sleep(15.0)
+        assert world.said()[-1] == ("PodReleased", "p1")

@@ -29,6 +29,8 @@ log = structlog.get_logger()
 
 LOOK_SECONDS = 1.0
 """How often an open Binding is looked up."""
+UNSHOWN_SECONDS = 5.0
+"""How long the watch may take to show a pod that was bound, before the API server is asked."""
 OPEN_SECONDS = 60.0
 """A Binding that was sent so long ago and has not taken effect never will: no API server keeps a request that long."""
 
@@ -64,6 +66,8 @@ class Binder:
         self._record = record
         self._leading = leading
         self._open: dict[str, _Open] = {}
+        self._unshown: dict[str, _Open] = {}
+        """Bound by us, and not shown by the watch: it may end without the watch ever showing that either."""
         self._opened = asyncio.Event()
 
     def open_node(self, uid: str) -> str | None:
@@ -105,8 +109,10 @@ class Binder:
         return self._settle(written, outcome)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look up open Bindings until their fate is known, until ``stop``."""
+        """Look up open Bindings until their fate is known, and bound pods until the watch has shown them, until ``stop``."""
         while not await sleep_until(stop, LOOK_SECONDS):
+            for bound in list(self._unshown.values()):
+                await self._look_for(bound)
             for opened in list(self._open.values()):
                 outcome = await binding.look_up(self._cluster, opened.binding)
                 unborn = outcome.fate is Fate.UNKNOWN and not outcome.error
@@ -114,6 +120,16 @@ class Binder:
                     outcome = Outcome(fate=Fate.REFUSED, error="the Binding did not take effect")
                 if outcome.fate is not Fate.UNKNOWN and self._open.get(opened.binding.pod.uid) is opened:
                     self._settle(opened.binding, outcome)
+
+    async def _look_for(self, bound: _Open) -> None:
+        uid = bound.binding.pod.uid
+        if self._picture.state.entry(uid) is None or self._picture.pods.charged(uid):
+            del self._unshown[uid]
+        elif self._clock.monotonic() - bound.sent_seconds > UNSHOWN_SECONDS:
+            outcome = await binding.look_up(self._cluster, bound.binding)
+            bound.sent_seconds = self._clock.monotonic()
+            if outcome.fate is Fate.REFUSED and not self._picture.pods.charged(uid):
+                self._picture.vanished(bound.binding.pod)
 
     def _settle(self, written: Binding, outcome: Outcome) -> str:
         ref, node = written.pod, written.node
@@ -140,6 +156,7 @@ class Binder:
         if not written.assignments or picture.state.entry(ref.uid) is None:  # the watch has shown its end already
             return
         picture.state.confirm(ref.uid)
+        self._unshown[ref.uid] = _Open(written, self._clock.monotonic())
         event = PodAllocating(pod=ref, node=node, assignments=written.assignments, bind_time_seconds=written.time_seconds)
         missing = allocations.allocating(event)
         self._publish(missing.event, missing.event_id)

@@ -188,6 +188,13 @@ class Picture:
             self.improved(frozenset({entry.node}), pod.namespace)
             self._unlock(entry.node, pod)
 
+    def vanished(self, pod: PodRef) -> None:
+        """A pod that we have bound is gone, and the watch has shown neither."""
+        entry = self.state.release(pod.uid)
+        if entry is not None:
+            self._ended(Ended(pod=pod, node=entry.node, reason="the pod was deleted"))
+            self.improved(frozenset({entry.node}), pod.namespace)
+
     def unkeep(self, uid: str) -> None:
         """Keep nothing any more of what was to become free for a pod."""
         entry = self.state.entry(uid)
@@ -208,8 +215,15 @@ class Picture:
                 self.state.renew(uid, now)
             else:
                 self.give_up(entry.pod, "not bound in time")
-        due = [uid for uid, (when, _) in self._releases.items() if when <= now]
-        for uid in due:
+        self._release([uid for uid, (when, _) in self._releases.items() if when <= now])
+
+    def release_namesakes(self, pod: PodRef) -> None:
+        """Do not wait for the agent any longer: ``pod`` gets a word of its own, which would hide the last one on an earlier pod of its name."""
+        named = (pod.namespace, pod.name)
+        self._release([uid for uid, (_, each) in self._releases.items() if (each.event.pod.namespace, each.event.pod.name) == named])
+
+    def _release(self, uids: Iterable[str]) -> None:
+        for uid in uids:
             _, missing = self._releases.pop(uid)
             if self._leading():
                 self._publish(missing.event, missing.event_id)

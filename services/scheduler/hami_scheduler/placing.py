@@ -136,6 +136,7 @@ class Placing:
         attempt = self._last_attempt = max(self._last_attempt + 1, int(self._clock.utc().timestamp() * 1000))
         picture.reservations.put(Reservation(pod=ref, node=placement.node, attempt=attempt, since_seconds=now))
         event = PodAssigned(pod=ref, node=placement.node, assignments=tuple(placement.assignments))
+        picture.release_namesakes(ref)
         self._publish(event, f"{ref.uid}/assigned/{attempt}")
 
     def scores(self, pod: Pod, names: list[str]) -> dict[str, int]:

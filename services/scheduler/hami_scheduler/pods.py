@@ -19,7 +19,7 @@ from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
 from hami_scheduler.inventory import Fence
-from hami_scheduler.placement import ClusterState
+from hami_scheduler.placement import ClusterState, Phase
 from hami_scheduler.resizing import Resizes
 
 ALLOCATING = "allocating"
@@ -86,6 +86,10 @@ class PodLedger:
     def adopted(self, uid: str) -> None:
         """The pod, which another scheduler has bound without a record, is charged by us; its record is being written."""
         self._adopted.add(uid)
+
+    def charged(self, uid: str) -> bool:
+        """Whether the watch has shown the pod with what it holds."""
+        return uid in self._charged
 
     def changed(self, old: Pod | None, new: Pod | None) -> PodChange:
         """Take one change of a pod; ``new`` None where it is gone. A namesake with another UID comes as a deletion, then an addition."""
@@ -205,6 +209,7 @@ class PodLedger:
             return PodChange(improved=unfenced)
         ended = Ended(pod=pod_ref(pod), node=entry.node, reason=reason)
         improved = unfenced | {entry.node}
+        bound = bound or entry.phase in {Phase.BOUND, Phase.SHRUNK}  # by us, and gone before the watch has shown it
         return PodChange(improved=improved, ended=ended) if bound else PodChange(improved=improved, withdrawn=ended)
 
     def _withdraw_foreign(self, uid: str) -> PodChange:
