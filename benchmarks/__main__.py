@@ -18,7 +18,6 @@ RUNS: Final = (
     ("placement", "--mode", "cdi"),
     ("placement", "--mode", "envvar"),
     ("packing",),
-    ("packing",),
 )
 
 
