@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hami_devices.catalog import Catalog
+from hami_node_agent.bell import Bell
 from hami_protocol import keys, nodelock
 from hami_protocol.devices import AllocationMode, ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.envelope import MESSAGE_ID
@@ -289,3 +290,15 @@ async def test_a_pod_that_was_bound_and_deleted_before_the_watch_showed_it_bound
         scheduler.pods.look_again()
         await asyncio.sleep(15.0)
         assert world.said()[-1] == ("PodReleased", "p1")
+
+
+def test_a_ring_that_comes_just_when_a_pause_begins_ends_it() -> None:
+    """A card that was well again at that moment was reported half a minute later."""
+
+    async def main() -> float:
+        bell, loop = Bell(), asyncio.get_running_loop()
+        loop.call_soon(bell.ring)
+        await bell.pause(asyncio.Event(), 30.0)
+        return loop.time()
+
+    assert virtual.run(main()) == 0.0

@@ -35,8 +35,8 @@ class Bell:
                 await self.wait()
 
     async def pause(self, stop: asyncio.Event, seconds: float) -> None:
-        """Return at the next ring, after ``seconds``, or when ``stop`` is set."""
-        waiting = [asyncio.ensure_future(self.wait()), asyncio.ensure_future(stop.wait())]
+        """Return at the next ring after this call, after ``seconds``, or when ``stop`` is set."""
+        waiting = [asyncio.ensure_future(self._rung.wait()), asyncio.ensure_future(stop.wait())]
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
