@@ -30,6 +30,11 @@ class Supervisor:
         self._faults = faults
         self._main = main
 
+    @property
+    def alive(self) -> bool:
+        """Whether it lives now."""
+        return self.process is not None and self.process.alive
+
     async def run(self) -> None:
         """Start it, and again whenever it is dead."""
         try:

@@ -310,7 +310,7 @@ class _Story:
     async def _settled(self, when: str) -> None:
         """Wait until nothing is left to be done; a violation if that takes too long from when everybody has been started again."""
         loop = asyncio.get_running_loop()
-        while any(supervisor.process is None for supervisor in self.town.supervisors.values()):  # noqa: ASYNC110 - of many
+        while not all(supervisor.alive for supervisor in self.town.supervisors.values()):  # noqa: ASYNC110 - of many
             await asyncio.sleep(1.0)
         deadline = loop.time() + STUCK_SECONDS
         while (unsettled := _unsettled(self.town)) is not None:
@@ -391,8 +391,9 @@ def _node_unsettled(town: Town, name: str) -> str | None:
     registered = annotations.get(keys.register("nvidia"))
     if registered is None or registration.decode(registered) != devices:
         return f"registers {registered}"
-    if sick := [device.uuid for device in devices if not device.healthy]:
-        return f"has sick cards: {sick}"
+    known = town.kubelets[name].ledger.resources.get(shapes.GPU)
+    if known is None or known.unhealthy or not all(device.healthy for device in devices):
+        return f"has sick cards, or kubelet thinks so: {known}"
     kept = [open_message(message) for message in town.bus.kept(subjects.DEVICES)]
     alive = [event.alive for event in kept if isinstance(event, LivenessChanged) and event.node == name]
     return None if alive == [True] else f"is alive: {alive}"
