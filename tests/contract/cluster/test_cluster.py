@@ -1,6 +1,7 @@
 import asyncio
 import random
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,17 +65,17 @@ async def eventually(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-class ClusterContract:
+class ClusterContract(ABC):
     """What every cluster does. ``close_streams`` ends all watches; ``forget_history`` makes old versions expire."""
 
     binding_labels = True
     """Whether a Binding's labels reach the pod: servers from 1.35 on do that."""
 
-    async def close_streams(self, cluster: Cluster) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def close_streams(self, cluster: Cluster) -> None: ...
 
-    async def forget_history(self) -> None:
-        """A real server forgets when it wants to."""
+    @abstractmethod
+    async def forget_history(self) -> None: ...
 
     # Objects
 
@@ -411,6 +412,9 @@ class TestRealCluster(ClusterContract):
     binding_labels = building.minor(building.version()) >= 35
 
     @pytest.fixture
+    async def forget_history(self) -> None:
+        """A real server forgets when it wants to."""
+
     async def cluster(self, real_kubeconfig: Path) -> AsyncIterator[Cluster]:
         async with http.connect(str(real_kubeconfig), user_agent="hami-test") as cluster:
             yield cluster

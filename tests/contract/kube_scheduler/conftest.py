@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import random
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
 )
 
 
-class World:
+class World(ABC):
     """What a story sees. ``filter``, ``prioritize``, ``preempt`` and ``bind`` are the extender's answers; ``calls`` is what it was asked."""
 
     patient = True
@@ -79,11 +80,9 @@ class World:
         """Let time pass; a real scheduler is given a little more than the stand-in needs, and less than hours."""
         await asyncio.sleep(seconds)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    @abstractmethod
+    def running(self) -> AbstractAsyncContextManager[None]:
         """The scheduler runs."""
-        raise NotImplementedError
-        yield
 
     def times(self, verb: str) -> list[float]:
         """When the extender was called, to a tenth of a second."""

@@ -11,9 +11,7 @@ from hami_node_agent.hostfiles import HostFiles, MemoryFiles, RealFiles
 
 
 class HostFilesContract:
-    @pytest.fixture
-    def files(self) -> HostFiles:
-        raise NotImplementedError
+    """What every adapter does; a subclass gives the fixture ``files``."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> str:

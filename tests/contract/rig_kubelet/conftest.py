@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ class Plugin(rpc.DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
 
-class World:
+class World(ABC):
     """One node and the plugin on it."""
 
     patience_seconds = 10.0
@@ -103,15 +104,13 @@ class World:
         self.folder = folder
         self.plugin = Plugin(folder.device_plugins)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    @abstractmethod
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Kubelet runs, and the plugin is registered."""
-        raise NotImplementedError
-        yield
 
+    @abstractmethod
     async def restart(self) -> None:
         """Kubelet starts again; containers run on."""
-        raise NotImplementedError
 
     async def node(self) -> NodeObject:
         """The node's object."""

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from hami_node_agent.api import deviceplugin_pb2 as pb
-from hami_node_agent.api import deviceplugin_pb2_grpc as rpc
 from hami_node_agent.api import podresources_pb2 as resources_pb
 from hami_node_agent.api import podresources_pb2_grpc as resources_rpc
 from hami_protocol.kubernetes import Pod
@@ -27,65 +26,7 @@ from hami_runtime.clock import SystemClock
 from hami_runtime.kube.cluster import NODES, PODS
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
-
-GPU = "nvidia.com/gpu"
-IDS = tuple(f"GPU-{card}-{slot}" for card in "ab" for slot in range(4))
-
-
-class Plugin(rpc.DevicePluginServicer):
-    """A device plugin that keeps what it was asked."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.calls: list[tuple[str, tuple[str, ...]]] = []
-        self.devices = dict.fromkeys(IDS, "Healthy")
-        self.changed = asyncio.Event()
-        self.refusal = ""
-        self.answer = pb.ContainerAllocateResponse(envs={"LIMIT": "3000m"})
-        self.before_start: Callable[[], None] = lambda: None
-        self._server: grpc.aio.Server | None = None
-
-    async def start(self) -> None:
-        self._server = grpc.aio.server()
-        rpc.add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self.folder / 'test.sock'}")
-        await self._server.start()
-
-    async def register(self, **changes: str) -> None:
-        async with grpc.aio.insecure_channel(f"unix:{self.folder / 'kubelet.sock'}") as channel:
-            request = {"version": "v1beta1", "endpoint": "test.sock", "resource_name": GPU, **changes}
-            await rpc.RegistrationStub(channel).Register(pb.RegisterRequest(**request), wait_for_ready=True)
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(None)
-
-    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:  # noqa: N802
-        return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-
-    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:  # type: ignore[override]  # noqa: N802
-        while True:
-            self.changed.clear()
-            yield pb.ListAndWatchResponse(devices=[pb.Device(ID=each, health=health) for each, health in self.devices.items()])
-            await self.changed.wait()
-
-    async def GetPreferredAllocation(self, request: pb.PreferredAllocationRequest, context: Any) -> pb.PreferredAllocationResponse:  # noqa: N802
-        (asked,) = request.container_requests
-        self.calls.append(("prefer", tuple(sorted(asked.available_deviceIDs))))
-        preferred = sorted(asked.available_deviceIDs, reverse=True)[: asked.allocation_size]
-        return pb.PreferredAllocationResponse(container_responses=[pb.ContainerPreferredAllocationResponse(deviceIDs=preferred)])
-
-    async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:  # noqa: N802
-        (asked,) = request.container_requests
-        self.calls.append(("allocate", tuple(sorted(asked.devices_ids))))
-        if self.refusal:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.refusal)
-        return pb.AllocateResponse(container_responses=[self.answer])
-
-    async def PreStartContainer(self, request: pb.PreStartContainerRequest, context: Any) -> pb.PreStartContainerResponse:  # noqa: N802
-        self.calls.append(("start", tuple(sorted(request.devices_ids))))
-        self.before_start()
-        return pb.PreStartContainerResponse()
+from tests.contract.rig_kubelet.conftest import GPU, IDS, Plugin
 
 
 class World:
