@@ -411,10 +411,10 @@ class TestHttpCluster(LocalContract):
 class TestRealCluster(ClusterContract):
     binding_labels = building.minor(building.version()) >= 35
 
-    @pytest.fixture
     async def forget_history(self) -> None:
         """A real server forgets when it wants to."""
 
+    @pytest.fixture
     async def cluster(self, real_kubeconfig: Path) -> AsyncIterator[Cluster]:
         async with http.connect(str(real_kubeconfig), user_agent="hami-test") as cluster:
             yield cluster
