@@ -92,6 +92,10 @@ class QuotaLimits:
                 del self._limits[namespace]
         return namespace
 
+    def namespaces(self) -> Collection[str]:
+        """Namespaces where a quota limits a resource of ours."""
+        return self._limits.keys()
+
     def of(self, namespace: str) -> tuple[Limit, ...]:
         """The limits in a namespace, by the quotas' names."""
         quotas = self._limits.get(namespace)

@@ -6,8 +6,10 @@ leads from admission through filter, bind and bus to Allocate. ``OFF`` measures 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import metadata
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -60,6 +62,7 @@ class Telemetry:
         self._measuring = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         self.tracer: Tracer = self._tracing.get_tracer(_SCOPE)
         self.meter: Meter = self._measuring.get_meter(_SCOPE)
+        self.gauge("hami_build_info", "1, with what runs", lambda: [(1, build_info())])
 
     @property
     def measures(self) -> bool:
@@ -101,6 +104,18 @@ class Telemetry:
         """Send what has not been sent and stop."""
         self._tracing.shutdown()
         self._measuring.shutdown(timeout_millis=1000 * _EXPORT_SECONDS)
+
+
+def build_info() -> Attributes:
+    """What runs, under the labels that HAMi's services have; a Python package has no revision, date or Go of its own."""
+    return {
+        "version": metadata.version("hami"),
+        "revision": "none",
+        "build_date": "none",
+        "go_version": "none",
+        "compiler": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{platform.system().lower()}/{platform.machine()}",
+    }
 
 
 class _Off(Telemetry):

@@ -6,16 +6,21 @@ as the shipped dashboards expect. One duplicate would fail a whole scrape, so ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from hami_protocol import keys, mig
+from hami_protocol.errors import RecordError
+from hami_protocol.kubernetes import Pod
+from hami_protocol.mig import MigAllocation
 from hami_runtime.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from hami_scheduler.picture import Picture
+    from hami_scheduler.placement.ledger import Entry
 
 MIB = 1 << 20
 ZONE = "vGPU"
@@ -121,6 +126,103 @@ class CardCollector(Collector):
                         _add(cores, key, share.cores)
         yield from memory
         yield from cores
+
+
+class QuotaCollector(Collector):
+    """What namespaces hold of our resources, and what their ResourceQuotas let them: ``quota_name`` is the resource's, memory is in MiB.
+
+    Of several quotas that limit the same resource the strictest is shown. One that cannot be read allows nothing, and shows 0.
+    """
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """All families, with what the ledger holds now."""
+        quotas, state = self._picture.quotas, self._picture.state
+        used = _pair(
+            "hami_resource_quota_used",
+            ("namespace", "quota_name", "limit"),
+            "QuotaUsed",
+            ("quotanamespace", "quotaName", "limit"),
+            "what a namespace holds of a resource, memory in MiB; limit is none where no quota limits it",
+        )
+        limits = GaugeMetricFamily(
+            "hami_resource_quota_limit",
+            "what a namespace may hold of a resource, memory in MiB, where a quota limits it",
+            labels=("zone", "namespace", "quota_name"),
+        )
+        for namespace in sorted({*quotas.namespaces(), *state.namespaces()}):
+            amounts = quotas.amounts(state.used_in(namespace))
+            strictest: dict[str, int] = {}
+            for limit in quotas.of(namespace):
+                strictest[limit.resource] = min(limit.amount, strictest.get(limit.resource, limit.amount))
+            for resource in sorted(amounts | strictest.keys()):
+                _add(used, [namespace, resource, str(strictest.get(resource, "none"))], amounts[resource])
+            for resource, amount in sorted(strictest.items()):
+                limits.add_metric([ZONE, namespace, resource], amount)
+        yield from used
+        yield limits
+
+
+class MigCollector(Collector):
+    """MIG instances as they are on their cards, once an agent has made them and said so on the pod.
+
+    Args:
+        picture: the ledger.
+        find_pod: the pod as the watch has shown it last, by name and namespace.
+    """
+
+    def __init__(self, picture: Picture, find_pod: Callable[[str, str], Pod | None]) -> None:
+        self._picture = picture
+        self._find_pod = find_pod
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """All families, with what pods hold now; an instance that two records claim is shown once."""
+        new, old = _pair(
+            "hami_node_gpu_mig_instance_info",
+            (
+                "node",
+                "device_uuid",
+                "device_index",
+                "mig_uuid",
+                "profile",
+                "gpu_instance_id",
+                "compute_instance_id",
+                "placement_start",
+                "placement_size",
+            ),
+            "nodeGPUMigInstance",
+            ("nodeid", "deviceuuid", "deviceidx", "migname"),
+            "1 for each MIG instance that a pod holds",
+        )
+        news: dict[tuple[str, ...], None] = {}
+        olds: dict[tuple[str, ...], None] = {}
+        for entry in self._picture.state.entries():
+            if not any(share.instance for given in entry.assignments for each in given.containers for share in each.shares):
+                continue
+            indexes = {held.device.uuid: str(held.device.index) for held in self._picture.state.devices(entry.node)}
+            for made in self._made(entry):
+                instance, identity = made.instance, made.identity
+                if identity is None or made.gpu not in indexes:
+                    continue
+                card = (entry.node, made.gpu, indexes[made.gpu])
+                ids = (str(identity.gpu_instance), str(identity.compute_instance))
+                news[*card, identity.uuid, instance.profile, *ids, str(instance.placement.start), str(instance.placement.size)] = None
+                olds[*card, f"{instance.profile}-{identity.gpu_instance}"] = None
+        for family, series in ((new, news), (old, olds)):
+            for labels in series:
+                family.add_metric([ZONE, *labels], 1)
+            yield family
+
+    def _made(self, entry: Entry) -> tuple[MigAllocation, ...]:
+        pod = self._find_pod(entry.pod.name, entry.pod.namespace)
+        if pod is None or pod.metadata.uid != entry.pod.uid:
+            return ()
+        try:
+            return mig.decode(pod.metadata.annotations.get(keys.MIG_ALLOCATIONS, ""))
+        except RecordError:  # its node is fenced for it
+            return ()
 
 
 Pair = tuple[GaugeMetricFamily, GaugeMetricFamily]

@@ -37,7 +37,7 @@ from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
 from hami_scheduler.gangs import Gangs, group_of
 from hami_scheduler.gathering import Gathering
-from hami_scheduler.metrics import CardCollector, Metrics
+from hami_scheduler.metrics import CardCollector, Metrics, MigCollector, QuotaCollector
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Entry, Phase, Placement, Refusal
@@ -119,10 +119,11 @@ class Scheduler:
             hold_seconds=options.hold_seconds,
         )
         telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
-        if telemetry.measures:
-            telemetry.registry.register(CardCollector(self.picture))
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
+        if telemetry.measures:
+            for each in (CardCollector(self.picture), QuotaCollector(self.picture), MigCollector(self.picture, self.pods.get)):
+                telemetry.registry.register(each)
         self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
         self.quotas.subscribe(self.picture.quota_changed)
         self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, leading=self.leads, expiry_seconds=options.lock_expiry_seconds)

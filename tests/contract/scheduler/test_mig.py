@@ -1,8 +1,11 @@
 """MIG instances from filter to the annotation inside the Binding, and back after a restart."""
 
+import msgspec
+
 from hami_protocol import keys, mig, registration
 from hami_protocol.devices import MigInstance, MigProfile, Placement
 from hami_runtime.kube import cluster as api
+from hami_scheduler.metrics import MigCollector
 from tests.builders import a_device
 from tests.contract.scheduler.world import World, asked, place, settle, story, used_mib
 
@@ -47,3 +50,34 @@ async def test_a_card_with_a_share_whose_place_nobody_wrote_takes_no_more_and_an
             await settle()
             async with world.scheduler() as restarted:
                 assert asked(restarted, await world.pod(f"next-{len(text)}", gpu=1, gpumem=1)).failed == {"n1": reason}
+
+
+@story
+async def test_an_instance_is_shown_once_its_agent_has_made_it(world: World) -> None:
+    await world.node("n1", annotations=REGISTERED)
+    async with world.scheduler() as scheduler:
+        placed = await world.pod("p1", gpu=1, gpumem=19000)
+        assert await place(scheduler, placed) == "n1"
+        collector = MigCollector(scheduler.picture, scheduler.pods.get)
+        assert [family.samples for family in collector.collect()] == [[], []]
+        (allocation,) = mig.decode((await world.get(placed)).metadata.annotations[keys.MIG_ALLOCATIONS])
+        made = msgspec.structs.replace(allocation, identity=mig.MigIdentity(uuid="MIG-1", gpu_instance=2, compute_instance=0))
+        for text, shown in ((mig.encode((made,)), 1), ("rubbish", 0)):
+            await world.admin.patch(api.PODS, "p1", {"metadata": {"annotations": {keys.MIG_ALLOCATIONS: text}}}, namespace="default")
+            await settle()
+            new, old = collector.collect()
+            assert [len(new.samples), len(old.samples)] == [shown, shown]
+            if shown:
+                assert new.samples[0].labels == {
+                    "zone": "vGPU",
+                    "node": "n1",
+                    "device_uuid": "GPU-A",
+                    "device_index": "0",
+                    "mig_uuid": "MIG-1",
+                    "profile": "3g.20gb",
+                    "gpu_instance_id": "2",
+                    "compute_instance_id": "0",
+                    "placement_start": "4",
+                    "placement_size": "4",
+                }
+                assert old.samples[0].labels["migname"] == "3g.20gb-2"

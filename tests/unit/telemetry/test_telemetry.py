@@ -141,3 +141,10 @@ def test_an_exception_stays_on_its_line() -> None:
 def test_a_level_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="'loud' is not accepted; accepted: debug"):
         logs.configure("loud", "scheduler")
+
+
+def test_every_service_says_what_runs() -> None:
+    (line,) = [line for line in Telemetry("registry").prometheus_text().decode().splitlines() if line.startswith("hami_build_info{")]
+    for label in ("version", "revision", "build_date", "go_version", "compiler", "platform"):
+        assert f'{label}="' in line
+    assert line.endswith("} 1.0")

@@ -8,7 +8,7 @@ Not thread-safe: one event loop owns it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -393,6 +393,10 @@ class ClusterState:
     def entries_in(self, namespace: str) -> Iterable[Entry]:
         """What the pods of ``namespace`` hold."""
         return self._ledger.in_namespace(namespace)
+
+    def namespaces(self) -> Collection[str]:
+        """Namespaces whose pods hold anything."""
+        return self._used_in.keys()
 
     def used_in(self, namespace: str, *, without: str = "") -> Totals:
         """What the pods of ``namespace`` hold in all, leaving out the one with the UID ``without``."""
