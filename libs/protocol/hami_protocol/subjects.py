@@ -60,6 +60,7 @@ ALL_VERDICTS = "hami.v1.verdicts.>"
 ASK_EXPLAIN = "hami.v1.ask.explain"
 ASK_SIMULATE = "hami.v1.ask.simulate"
 ASK_INVENTORY = "hami.v1.ask.inventory"
+ASK_HOLDINGS = "hami.v1.ask.holdings"
 
 
 def token(name: str) -> str:

@@ -23,9 +23,9 @@ from hami_runtime.http import HealthServer, serve_app
 from hami_runtime.kube import http as kube
 from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.lease import LeaderElector
+from hami_runtime.kube.readers import Readers, let_all_in
 from hami_runtime.telemetry import Telemetry
 from hami_scheduler import collector, extender, questions
-from hami_scheduler.access import Readers, let_all_in
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.service import Options, Scheduler
 from hami_scheduler.settings import Settings

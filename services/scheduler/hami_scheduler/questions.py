@@ -19,9 +19,11 @@ from aiohttp import web
 from msgspec import Struct
 
 from hami_protocol import subjects
+from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus, BusError
 from hami_runtime.kube.access import ResourceAccess
+from hami_runtime.kube.readers import Authorize
 from hami_runtime.lifecycle import sleep_until
 from hami_scheduler import resize_api
 from hami_scheduler.explaining import Explanation
@@ -34,10 +36,6 @@ ASK_TIMEOUT_SECONDS = 5.0
 SIMULATE_TIMEOUT_SECONDS = 60.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
 CHECK_SECONDS = 0.5
-
-Refusal = tuple[HTTPStatus, str]
-Authorize = Callable[[web.Request, ResourceAccess], Awaitable[Refusal | None]]
-"""By request and the right that it takes: why it may not be answered; None where it may."""
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -128,7 +126,15 @@ def _handlers(scheduler: Scheduler) -> dict[str, Callable[[bytes], Awaitable[byt
             return msgspec.json.encode(NoAnswer(error=f"the question cannot be read: {exc}"))
         return msgspec.json.encode(await simulated(scheduler, question))
 
-    return {subjects.ASK_EXPLAIN: explain, subjects.ASK_SIMULATE: simulate}
+    async def holdings(data: bytes) -> bytes:
+        try:
+            question = msgspec.json.decode(data or b"{}", type=HoldingsQuestion)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            return msgspec.json.encode(NoAnswer(error=f"the question cannot be read: {exc}"))
+        obstacle = scheduler.unready()
+        return msgspec.json.encode(scheduler.holdings(question) if obstacle is None else NoAnswer(error=obstacle))
+
+    return {subjects.ASK_EXPLAIN: explain, subjects.ASK_SIMULATE: simulate, subjects.ASK_HOLDINGS: holdings}
 
 
 def answer(scheduler: Scheduler, question: Question) -> Explanation | NoAnswer:

@@ -5,17 +5,15 @@ The leader alone answers, and never over the bus, where nobody says who asks; a 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
 from aiohttp import web
 
 from hami_runtime.kube.access import ResourceAccess
+from hami_runtime.kube.readers import Authorize
 from hami_scheduler.resizing import ResizeRefused, State, Wish
 from hami_scheduler.service import Scheduler
-
-Authorize = Callable[[web.Request, ResourceAccess], Awaitable[tuple[HTTPStatus, str] | None]]
 
 
 def route(scheduler: Scheduler, authorize: Authorize) -> web.RouteDef:

@@ -18,6 +18,7 @@ from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.errors import ProtocolError
 from hami_protocol.events import AssignmentLapsed, Event, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.holdings import Holdings, HoldingsQuestion
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_protocol.simulation import Simulation, SimulationQuestion
@@ -37,6 +38,7 @@ from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
 from hami_scheduler.gangs import Gangs, group_of
 from hami_scheduler.gathering import Gathering
+from hami_scheduler.holding import holdings
 from hami_scheduler.metrics import CardCollector, Metrics, MigCollector, QuotaCollector
 from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
@@ -367,6 +369,10 @@ class Scheduler:
         """Why the pod is where it is, or is nowhere; None where there is no such pod."""
         pod = self._pod_named(namespace, name)
         return None if pod is None else explain(pod, self.picture)
+
+    def holdings(self, question: HoldingsQuestion) -> Holdings:
+        """Which pods hold what, and which wait: one page."""
+        return holdings(question, self.picture, lambda pod: self._pod_named(pod.namespace, pod.name))
 
     async def resize(self, wish: Wish) -> Resized | None:
         """Give a running pod's shares other sizes on the cards that it has; None where there is no such pod.

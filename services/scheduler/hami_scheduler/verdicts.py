@@ -7,7 +7,7 @@ The store is bounded: the verdict that has not changed for longest is dropped fi
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from msgspec import Struct
@@ -75,6 +75,10 @@ class Verdicts:
     def of(self, pod: PodRef) -> Verdict | None:
         """The last verdict on ``pod``, by its UID."""
         return self._verdicts.get(pod.uid)
+
+    def refusals(self) -> Iterator[PodRefused]:
+        """The refusals that are the last word on their pod, the newest first."""
+        return (each.verdict for each in reversed(self._verdicts.values()) if isinstance(each.verdict, PodRefused))
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""

@@ -253,14 +253,18 @@ def test_every_subject_has_one_service_that_may_publish_on_it() -> None:
         assert may == wanted
 
 
-@pytest.mark.parametrize("subject", [subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_INVENTORY])
+@pytest.mark.parametrize(
+    "subject", [subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_INVENTORY, subjects.ASK_HOLDINGS]
+)
 def test_a_question_has_one_service_that_answers_it(subject: str) -> None:
     users = nats_configuration.users()
     hears = {name for name, user in users.items() if any(matches(each, subject) for each in user.subscribe)}
     asks = {name for name, user in users.items() if any(matches(each, subject) for each in user.publish)}
     assert hears == {"hami-registry" if subject == subjects.ASK_INVENTORY else "hami-scheduler"}
     assert all(users[name].answers for name in hears)
-    assert asks == {"hami-reader", *(hears - {"hami-registry"})}  # a scheduler that does not lead asks the one that does
+    page = {"hami-registry"} if subject in {subjects.ASK_SIMULATE, subjects.ASK_HOLDINGS} else set()
+    forwarded = {"hami-scheduler"} if subject in {subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE} else set()  # to the scheduler that leads
+    assert asks == {"hami-reader", *page, *forwarded}
 
 
 SAID_BY_OTHERS = {

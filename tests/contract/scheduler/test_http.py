@@ -29,9 +29,9 @@ from hami_runtime.http import HealthServer, serve_app
 from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
+from hami_runtime.kube.readers import Readers, let_all_in
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import extender, questions
-from hami_scheduler.access import Readers, let_all_in
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.main import extender_tls
 from hami_scheduler.service import Scheduler

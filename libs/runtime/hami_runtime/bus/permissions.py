@@ -43,21 +43,26 @@ def scheduler(*, durable: str) -> Permissions:
             *_makes(subjects.STREAMS),
             *_reads((subjects.DEVICES, subjects.ALLOCATIONS)),
         ),
-        subscribe=(INBOXES, subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE),
+        subscribe=(INBOXES, subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_HOLDINGS),
         deny_publish=tuple(_touches(durable)),
         answers=True,
     )
 
 
 def registry(*, durable: str) -> Permissions:
-    """The registry: liveness, devices of other plugins; reads devices; acknowledges the log; answers what there is."""
+    """The registry: liveness, devices of other plugins; reads devices, and for its page the log, verdicts and usage; acknowledges the log.
+
+    It answers what there is, and asks the scheduler what its page shows besides.
+    """
     stream = subjects.ALLOCATIONS.name
     return Permissions(
         publish=(
             "hami.v1.devices.*.*",
             "hami.v1.liveness.*.*",
             *_makes((subjects.DEVICES, subjects.ALLOCATIONS)),
-            *_reads((subjects.DEVICES,)),
+            *_reads(subjects.STREAMS),
+            subjects.ASK_HOLDINGS,
+            subjects.ASK_SIMULATE,
             f"{PREFIX}STREAM.PURGE.{subjects.DEVICES.name}",
             f"{PREFIX}CONSUMER.INFO.{stream}.{durable}",
             f"{PREFIX}CONSUMER.CREATE.{stream}.{durable}",
