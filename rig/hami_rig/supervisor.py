@@ -209,6 +209,7 @@ class Rig:
 
     async def _start_api_server(self) -> None:
         arguments = ["-m", "hami_rig.apiserver", "--port", "0", "--kubeconfig", str(self.kubeconfig)]
+        arguments += ["--nodes-folder", str(self.folder / "nodes")]
         process = self._define(API_SERVER, arguments, {})
         await process.start()
         await _appears(self.kubeconfig, process)

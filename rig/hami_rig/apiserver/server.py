@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 from msgspec import structs
 
-from hami_rig.apiserver import discovery
+from hami_rig.apiserver import discovery, logs
 from hami_rig.apiserver.admission import Admission
 from hami_rig.apiserver.calls import Call, target_of, verb_of
 from hami_rig.apiserver.controller_loop import ControllerLoop
@@ -198,7 +198,7 @@ class ApiServer:
         found = self.store.get(resource, target.name, target.namespace)
         match target.subresource:
             case "log":
-                raise ApiError.bad_request("containers of the rig keep no logs here: look into the folder of the node's fake kubelet")
+                return web.Response(body=logs.read(self._settings.nodes_folder, found.body, call.query), content_type="text/plain")
             case "scale":
                 return _json(200, scale_of(found.body))
             case _:

@@ -1,6 +1,7 @@
 """What a development API server can be told at its start."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -26,3 +27,5 @@ class ApiServerSettings(Struct, frozen=True, kw_only=True):
     """How many changes of each kind a watch can go back."""
     bookmark_seconds: float = 30.0
     """How often an idle watch that asked for bookmarks gets one."""
+    nodes_folder: Path | None = None
+    """Where the rig's kubelets keep what containers print, a folder for each node; None where there are no kubelets."""
