@@ -5,5 +5,5 @@ pods of its node; it writes ``hami.v1.devices.<node>.<type>``, ``hami.v1.allocat
 
 Deciding modules, pure: ``matching`` and ``identity`` (which pod is this?), ``grants`` (may it be served?), ``needs`` and ``cdi`` (what does a
 container get?), ``discovery`` and ``health`` (what is offered?), ``modes``. ``agent`` puts the parts together; ``plugin`` and ``kubelet`` are the
-gRPC shell; ``nvml`` and ``profile`` are hardware.
+gRPC shell; ``nvml`` and ``profile`` are hardware, ``nvml_mig`` and ``mig_hardware`` what can be cut.
 """

@@ -10,8 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from hami_devices import mig
+from hami_devices.config import MigAllowance
 from hami_node_agent.hardware import Inventory, PhysicalDevice
+from hami_node_agent.mig import by_names
 from hami_node_agent.sharing import Sharing, scaled
 from hami_protocol.devices import MigProfile, RegisteredDevice
 from hami_protocol.registration import clean
@@ -79,9 +83,16 @@ def _cut(device: PhysicalDevice, sharing: Sharing, unhealthy: Mapping[str, str])
 
 
 def allowed_profiles(device: PhysicalDevice, sharing: Sharing) -> tuple[MigProfile, ...]:
-    """Of what the card offers, what the configuration allows: the first entry with a model that is part of the card's type."""
-    allowance = next((each for each in sharing.mig_allowances if any(model in device.type for model in each.models)), None)
-    return tuple(profile for profile in device.mig_profiles if allowance is not None and profile.name in allowance.profiles)
+    """Of what the card offers, what the configuration allows, by the configuration's names."""
+    allowance = allowance_of(device.type, sharing.mig_allowances)
+    named = by_names(device.mig_profiles, allowance.profiles if allowance else ())
+    return tuple(msgspec.structs.replace(profile, name=name) for name, profile in named.items())
+
+
+def allowance_of(type_text: str, allowances: Iterable[MigAllowance]) -> MigAllowance | None:
+    """The entry with the longest model that is part of the card's type: an H200 is no H20."""
+    matches = [(len(model), each) for each in allowances for model in each.models if model in type_text]
+    return max(matches, key=lambda match: match[0], default=(0, None))[1]
 
 
 def advertised(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, str]) -> tuple[AdvertisedDevice, ...]:

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from hami_devices import config as device_config
+from hami_devices import mig
 from hami_devices.catalog import Catalog
 from hami_devices.config import ConfigError, DeviceConfig
 from hami_node_agent import driver, health, modes, profile, shim_install
@@ -32,8 +33,11 @@ from hami_node_agent.kubelet_records import LocalKubelet
 from hami_node_agent.mig_hardware import FakeMig, MigHardware
 from hami_node_agent.needs import HostPaths
 from hami_node_agent.nvml import NvmlHardware
+from hami_node_agent.nvml_library import NvmlLibrary
+from hami_node_agent.nvml_mig import NvmlMig
 from hami_node_agent.settings import Settings
 from hami_node_agent.sharing import Sharing
+from hami_protocol import subjects
 from hami_protocol.devices import AllocationMode
 from hami_protocol.errors import ProtocolError
 from hami_runtime import lifecycle, logs
@@ -75,13 +79,16 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
     telemetry = Telemetry(SERVICE, settings.otlp_endpoint or None)
     clock = SystemClock()
     files = RealFiles()
-    hardware = _hardware(settings)
+    nvml = NvmlLibrary()
+    hardware = _hardware(settings, nvml)
     paths = HostPaths(hook=settings.hook_path)
     async with (
         http.connect(
             settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-node-agent", telemetry=telemetry
         ) as cluster,
-        jetstream.connect_process(settings, name=f"hami-node-agent-{settings.node_name}", telemetry=telemetry) as bus,
+        jetstream.connect_process(
+            settings, name=f"hami-node-agent-{settings.node_name}", inbox=subjects.inbox(settings.node_name), telemetry=telemetry
+        ) as bus,
     ):
         agent = NodeAgent(
             AgentOptions(
@@ -107,7 +114,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             cluster=cluster,
             clock=clock,
             hardware=hardware,
-            mig=await _mig(settings, hardware),
+            mig=await _mig(settings, hardware, nvml, node_sharing),
             kubelet=LocalKubelet(files, plugin_folder=settings.plugin_folder, pod_resources_socket=settings.pod_resources_socket),
             files=files,
             catalog=Catalog(config),
@@ -146,17 +153,17 @@ def _sharing(settings: Settings, config: DeviceConfig) -> Sharing:
     return sharings.for_node(found, Path(settings.node_config).read_bytes(), settings.node_name) if settings.node_config else found
 
 
-def _hardware(settings: Settings) -> Hardware:
+def _hardware(settings: Settings, nvml: NvmlLibrary) -> Hardware:
     if settings.device_profile:
         return profile.ProfileFile(Path(settings.device_profile), node=settings.node_name)
-    return NvmlHardware(pair_scores=settings.pair_scores)
+    return NvmlHardware(nvml, pair_scores=settings.pair_scores)
 
 
-async def _mig(settings: Settings, hardware: Hardware) -> MigHardware | None:
-    """What cuts cards into MIG instances; a profile's cards are cut in memory."""
-    if not settings.device_profile:
-        return None
-    return FakeMig({device.uuid: device.type for device in (await hardware.scan()).devices})
+async def _mig(settings: Settings, hardware: Hardware, nvml: NvmlLibrary, node_sharing: Sharing) -> MigHardware | None:
+    """What cuts cards into MIG instances: a profile's cards are cut in memory, real ones only on a node whose mode says so."""
+    if settings.device_profile:
+        return FakeMig({device.uuid: device.type for device in (await hardware.scan()).devices})
+    return NvmlMig(nvml, allowances=node_sharing.mig_allowances) if node_sharing.mode == mig.MODE else None
 
 
 def _rules(settings: Settings, environ: Mapping[str, str]) -> HealthRules:

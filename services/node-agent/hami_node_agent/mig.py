@@ -6,12 +6,12 @@ what no pod that is still there wants: a pod that is being deleted still runs. W
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from hami_protocol import keys, mig
-from hami_protocol.devices import MigInstance, VendorAssignment
+from hami_protocol.devices import MigInstance, MigProfile, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Pod
 from hami_protocol.mig import MigAllocation, MigIdentity
@@ -32,6 +32,28 @@ class MadeInstance:
     identity: MigIdentity
     paths: tuple[str, ...] = ()
     """Device nodes that it takes besides its card's, on the host."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether a program can run on it; where not, whoever made it was stopped half way."""
+        return bool(self.identity.uuid)
+
+
+def by_names(offered: Sequence[MigProfile], names: Iterable[str]) -> dict[str, MigProfile]:
+    """Which of a card's profiles is meant by each name; a name that none is meant by is left out.
+
+    Tables and drivers round sizes differently (the largest of an A100 with 80 GB is called ``7g.79gb`` and ``7g.80gb``): where no profile has the
+    name, the plain one with as many slices is meant.
+    """
+    found: dict[str, MigProfile] = {}
+    for name in names:
+        slices, _, variant = name.partition(".")
+        like = next((each for each in offered if each.name == name), None)
+        if like is None and "+" not in variant:
+            like = next((each for each in offered if each.name.partition(".")[0] == slices and "+" not in each.name), None)
+        if like is not None:
+            found[name] = like
+    return found
 
 
 def wanted(held: VendorAssignment) -> dict[tuple[int, int], Spot]:

@@ -24,7 +24,7 @@ class MigHardware(Protocol):
     """The MIG side of a node's cards."""
 
     async def instances(self) -> tuple[MadeInstance, ...]:
-        """All that are there, whoever made them.
+        """All that are there, whoever made them; those that were made half with no UUID.
 
         Raises:
             MigError: the driver cannot be asked.
@@ -40,7 +40,7 @@ class MigHardware(Protocol):
         ...
 
     async def unmake(self, made: MadeInstance) -> None:
-        """Take one instance away. One that is gone is no error.
+        """Take one instance away. One that is gone, or has become another, is no error.
 
         Raises:
             MigError: it is in use.
@@ -138,6 +138,11 @@ class FakeMig:
         made = MadeInstance(spot=spot, identity=MigIdentity(uuid=name, gpu_instance=self._next, compute_instance=0))
         self._made[spot] = made
         return made
+
+    def leave_half(self, spot: Spot) -> None:
+        """As if whoever makes an instance had been killed before its compute was there."""
+        self._next += 1
+        self._made[spot] = MadeInstance(spot=spot, identity=MigIdentity(uuid="", gpu_instance=self._next, compute_instance=0))
 
     async def unmake(self, made: MadeInstance) -> None:
         """As the driver would."""

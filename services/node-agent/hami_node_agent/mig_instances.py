@@ -33,6 +33,7 @@ class MigInstances:
         self._pods = pods
         self._journal = journal
         self._made: dict[Spot, MadeInstance] = {}
+        self._halves: tuple[MadeInstance, ...] = ()
         self._one_at_a_time = asyncio.Lock()
 
     def of(self, held: VendorAssignment, container: str) -> tuple[MadeInstance, ...] | None:
@@ -57,7 +58,7 @@ class MigInstances:
         async with self._one_at_a_time:
             fresh: list[MadeInstance] = []
             try:
-                self._made = {made.spot: made for made in await self._hardware.instances()}
+                await self._look(self._hardware)
                 if any(spot not in self._made for spot in spots):
                     await self._take_away(self._hardware)  # what is in the way may be nobody's any more
                 for spot in spots:
@@ -83,19 +84,28 @@ class MigInstances:
         while not stop.is_set():
             try:
                 async with self._one_at_a_time:
-                    self._made = {made.spot: made for made in await self._hardware.instances()}
+                    await self._look(self._hardware)
                     await self._take_away(self._hardware)
             except (MigError, OSError) as exc:
                 log.warning("mig instances not reconciled", reason=str(exc))
             await sleep_until(stop, RECONCILE_SECONDS)
 
+    async def _look(self, hardware: MigHardware) -> None:
+        found = await hardware.instances()
+        self._made = {made.spot: made for made in found if made.complete}
+        self._halves = tuple(made for made in found if not made.complete)
+
     async def _take_away(self, hardware: MigHardware) -> None:
+        for half in self._halves:
+            if half.spot in self._journal.instances:  # this agent was killed over it; whoever wants it gets it made anew
+                await self._unmake(hardware, half)
         if not self._pods.synced:
             return
         there = [spot for spot in self._journal.instances if spot in self._made]
         for spot in mig.unneeded(there, self._pods.live.values()):
             await self._unmake(hardware, self._made[spot])
-        left = tuple(dict.fromkeys(spot for spot in self._journal.instances if spot in self._made))
+        there_still = {*self._made, *(half.spot for half in self._halves)}
+        left = tuple(dict.fromkeys(spot for spot in self._journal.instances if spot in there_still))
         if left != self._journal.instances:
             self._journal.keep_instances(left)
 
@@ -106,4 +116,5 @@ class MigInstances:
             log.warning("mig instance stays", gpu=made.spot.gpu, uuid=made.identity.uuid, reason=str(exc))
             return
         self._made.pop(made.spot, None)
+        self._halves = tuple(half for half in self._halves if half != made)
         log.info("mig instance taken away", gpu=made.spot.gpu, uuid=made.identity.uuid)

@@ -1,4 +1,4 @@
-"""NVIDIA cards through NVML (``pynvml``, loaded only here). One init per process; every call in one worker thread, since a sick card can hang it.
+"""NVIDIA cards through NVML: what there is, how they are, what went wrong.
 
 An error of one card is that card's ``fault``; only a library that cannot be loaded or started is a ``HardwareError``.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,7 +15,10 @@ import structlog
 
 from hami_node_agent.discovery import nvidia_type
 from hami_node_agent.hardware import DeviceFault, DeviceProcess, DeviceReading, HardwareError, HardwareEvent, Inventory, PhysicalDevice
+from hami_node_agent.nvml_library import NvmlLibrary, text
+from hami_node_agent.nvml_mig import offered
 from hami_node_agent.sharing import Sharing
+from hami_protocol.devices import MigProfile
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -30,20 +32,18 @@ MAX_LINKS: Final = 18
 class NvmlHardware:
     """The cards that NVML sees."""
 
-    def __init__(self, *, pair_scores: bool = False, pci_root: Path = Path("/sys/bus/pci/devices"), library: Any = None) -> None:
+    def __init__(self, library: NvmlLibrary, *, pair_scores: bool = False, pci_root: Path = Path("/sys/bus/pci/devices")) -> None:
         """Nothing is loaded before the first scan.
 
         Args:
+            library: NVML.
             pair_scores: whether to measure how well each two cards are linked.
             pci_root: where the kernel says on which NUMA node a card is.
-            library: in place of ``pynvml``; for tests.
         """
+        self._library = library
         self._pair_scores = pair_scores
         self._pci_root = pci_root
-        self._library = library
-        self._started = False
-        # Two threads: a wait for events must not keep a scan waiting.
-        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="nvml")
+        self._profiles_of: dict[str, tuple[MigProfile, ...]] = {}
 
     def sharing(self, configured: Sharing) -> Sharing:
         """As configured."""
@@ -51,15 +51,15 @@ class NvmlHardware:
 
     async def scan(self) -> Inventory:
         """All cards now."""
-        return await self._call(self._scan)
+        return await self._library.call(self._scan)
 
     async def probe(self, uuid: str) -> str:
         """Ask one card for its memory and temperature."""
-        return await self._call(lambda: self._probe(uuid))
+        return await self._library.call(lambda: self._probe(uuid))
 
     async def reading(self, uuid: str) -> DeviceReading | None:
         """How busy one card is now."""
-        return await self._call(lambda: self._reading(uuid))
+        return await self._library.call(lambda: self._reading(uuid))
 
     async def events(self) -> AsyncIterator[HardwareEvent]:
         """Critical XIDs, one by one. A wait that fails is repeated with growing pauses; it takes no card out (trap T39)."""
@@ -68,8 +68,8 @@ class NvmlHardware:
         while True:
             try:
                 if events is None:
-                    events = await self._call(self._subscribe)
-                found = await self._call(functools.partial(self._wait, events))
+                    events = await self._library.call(self._subscribe)
+                found = await self._library.call(functools.partial(self._wait, events))
                 attempt = 0
             except (HardwareError, NvmlCallError) as exc:
                 log.warning("NVML events cannot be read", reason=str(exc))
@@ -80,28 +80,10 @@ class NvmlHardware:
             if found is not None:
                 yield found
 
-    async def _call(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
     # In the worker thread
 
-    def _nvml(self) -> Any:
-        if self._library is None:
-            try:
-                import pynvml
-            except ImportError as exc:
-                raise HardwareError("pynvml is not installed; install nvidia-ml-py, or set HAMI_DEVICE_PROFILE") from exc
-            self._library = pynvml
-        if not self._started:
-            try:
-                self._library.nvmlInit()
-            except self._library.NVMLError as exc:
-                raise HardwareError(f"nvml init failed: {exc}; is the driver's library visible to the agent?") from exc
-            self._started = True
-        return self._library
-
     def _scan(self) -> Inventory:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as exc:
@@ -112,10 +94,10 @@ class NvmlHardware:
 
     def _device(self, index: int) -> PhysicalDevice | None:
         """One card; None where not even its UUID can be had, since it cannot be told from others then."""
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+            uuid = text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError as exc:
             log.error("card cannot be identified", index=index, reason=str(exc))
             return None
@@ -128,7 +110,7 @@ class NvmlHardware:
                 faults.append(f"{what}: {exc}")
                 return default
 
-        name = ask("name", lambda: _text(nvml.nvmlDeviceGetName(handle)), "NVIDIA")
+        name = ask("name", lambda: text(nvml.nvmlDeviceGetName(handle)), "NVIDIA")
         unknown: int | None = 0
         minor = ask("minor number", lambda: int(nvml.nvmlDeviceGetMinorNumber(handle)), index)
         return PhysicalDevice(
@@ -139,26 +121,33 @@ class NvmlHardware:
             numa=self._numa(handle),
             paths=(f"/dev/nvidia{minor}",),
             fault="; ".join(faults),
+            mig_profiles=self._profiles(handle, uuid),
         )
 
+    def _profiles(self, handle: Any, uuid: str) -> tuple[MigProfile, ...]:
+        """Into what the card can be cut: a card that has answered once is not asked again, nor forgotten when it is lost."""
+        if not self._profiles_of.get(uuid):
+            self._profiles_of[uuid] = tuple(offer.profile for offer in offered(self._library.started(), handle))
+        return self._profiles_of[uuid]
+
     def _memory_mib(self, handle: Any) -> int | None:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20 or None
         except nvml.NVMLError_NotSupported:
             return None
 
     def _numa(self, handle: Any) -> int | None:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
-            bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower().removeprefix("0000")
+            bus_id = text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower().removeprefix("0000")
             node = int((self._pci_root / bus_id / "numa_node").read_text())
         except (nvml.NVMLError, OSError, ValueError):
             return None
         return node if node >= 0 else None
 
     def _probe(self, uuid: str) -> str:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
@@ -168,7 +157,7 @@ class NvmlHardware:
         return ""
 
     def _reading(self, uuid: str) -> DeviceReading | None:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // 2**20
@@ -180,7 +169,7 @@ class NvmlHardware:
         return DeviceReading(memory_used_mib=used, sm_percent=busy, processes=counted)
 
     def _subscribe(self) -> Any:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             events = nvml.nvmlEventSetCreate()
             count = nvml.nvmlDeviceGetCount()
@@ -197,7 +186,7 @@ class NvmlHardware:
         return events
 
     def _wait(self, events: Any) -> DeviceFault | None:
-        nvml = self._nvml()
+        nvml = self._library.started()
         try:
             event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MILLISECONDS)
         except nvml.NVMLError_Timeout:
@@ -207,14 +196,14 @@ class NvmlHardware:
         if event.eventType != nvml.nvmlEventTypeXidCriticalError:
             return None
         try:
-            uuid = _text(nvml.nvmlDeviceGetUUID(event.device))
+            uuid = text(nvml.nvmlDeviceGetUUID(event.device))
         except nvml.NVMLError:
             uuid = ""
         return DeviceFault(uuid=uuid, xid=int(event.eventData))
 
     def _scores(self, uuids: list[str]) -> dict[str, dict[str, int]]:
         """How well each two cards are linked: the PCIe part plus 100 per NVLink; a pair that the two ends disagree on scores 0."""
-        nvml = self._nvml()
+        nvml = self._library.started()
         scores: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
         for uuid in uuids:
             for other in uuids:
@@ -232,12 +221,12 @@ class NvmlHardware:
 
     def _links(self, one: Any, other: Any) -> int:
         """Enabled NVLinks from ``one`` to ``other``."""
-        nvml = self._nvml()
-        target = _text(nvml.nvmlDeviceGetPciInfo(other).busId)
+        nvml = self._library.started()
+        target = text(nvml.nvmlDeviceGetPciInfo(other).busId)
         links = 0
         for link in range(MAX_LINKS):
             try:
-                if nvml.nvmlDeviceGetNvLinkState(one, link) and _text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, link).busId) == target:
+                if nvml.nvmlDeviceGetNvLinkState(one, link) and text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, link).busId) == target:
                     links += 1
             except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
                 continue
@@ -246,7 +235,3 @@ class NvmlHardware:
 
 class NvmlCallError(Exception):
     """A call failed that is tried again."""
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

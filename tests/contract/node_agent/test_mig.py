@@ -10,11 +10,11 @@ import pytest
 
 from hami_node_agent.discovery import uncut
 from hami_node_agent.mig import Spot
-from hami_node_agent.mig_hardware import MODELS, FakeMig, MigError, profiles_of
+from hami_node_agent.mig_hardware import FakeMig, profiles_of
 from hami_node_agent.refusals import Refused
 from hami_node_agent.sharing import Sharing
 from hami_protocol import keys, mig
-from hami_protocol.devices import AllocationMode, MigInstance, MigProfile, Placement, VendorAssignment
+from hami_protocol.devices import AllocationMode, MigInstance, Placement, VendorAssignment
 from hami_protocol.events import AllocationSucceeded, DevicesReported
 from hami_protocol.kubernetes import Pod
 from hami_protocol.mig import MigAllocation
@@ -147,12 +147,6 @@ def test_a_pod_that_is_being_deleted_keeps_its_instance() -> None:
     play(scenario, **cards())
 
 
-def _pods() -> Any:
-    from hami_runtime.kube.cluster import PODS
-
-    return PODS
-
-
 def test_an_instance_that_is_in_use_stays_and_holds_up_nobody() -> None:
     async def scenario(world: World) -> None:
         assert isinstance(world.mig, FakeMig)
@@ -223,32 +217,29 @@ def test_a_pod_with_an_instance_is_refused_where_cards_cannot_be_cut() -> None:
     play(scenario, cards=CARDS, sharing=Sharing(mode="mig"))
 
 
-@pytest.mark.parametrize("model", sorted(MODELS))
-def test_the_fake_keeps_the_drivers_rules(model: str) -> None:
-    """Seven of the smallest, or the parts of the largest: never overlapping, never more compute than there is, nowhere else than the model allows."""
+def test_what_was_made_half_before_a_kill_is_taken_away_and_made_anew() -> None:
+    async def scenario(world: World) -> None:
+        assert isinstance(world.mig, FakeMig)
+        pod = await cut_pod(world, "p1", main=("GPU-a", at("2g.10gb", 0)))
+        await run_pod(world, pod)
+        (made,) = await world.mig.instances()
+        await world.kill()
+        world.mig.leave_half(made.spot)
+        await world.start()
+        await asyncio.sleep(6.0)
+        assert there(world) == []
+        await world.agent.pre_start(world.kubelet.ids(pod, "main"))
+        assert [each.complete for each in await world.mig.instances()] == [True]
 
-    def whole(profile: MigProfile) -> Spot:
-        return Spot("GPU-a", MigInstance(profile=profile.name, placement=profile.placements[0]))
+    play(scenario, CDI, **cards())
 
-    async def scenario() -> None:
-        offered = profiles_of(f"NVIDIA-{model}")
-        smallest, two, three, four, seven = offered
-        fake = FakeMig({"GPU-a": f"NVIDIA-{model}"})
-        for placement in smallest.placements:
-            await fake.make(Spot("GPU-a", MigInstance(profile=smallest.name, placement=placement)))
-        assert len(await fake.instances()) == 7
-        for profile in (two, three, four, seven):
-            with pytest.raises(MigError, match="insufficient resources"):
-                await fake.make(whole(profile))
-        fake = FakeMig({"GPU-a": f"NVIDIA-{model}"})
-        await fake.make(whole(four))
-        await fake.make(Spot("GPU-a", MigInstance(profile=three.name, placement=three.placements[1])))
-        with pytest.raises(MigError, match="insufficient resources"):
-            await fake.make(Spot("GPU-a", MigInstance(profile=smallest.name, placement=smallest.placements[-1])))
-        fake = FakeMig({"GPU-a": f"NVIDIA-{model}"})
-        with pytest.raises(MigError, match="cannot lie at 1"):
-            await fake.make(Spot("GPU-a", MigInstance(profile=two.name, placement=Placement(start=1, size=2))))
-        with pytest.raises(MigError, match="offers no profile 5g"):
-            await fake.make(Spot("GPU-a", MigInstance(profile="5g.1gb", placement=Placement(start=0, size=1))))
 
-    asyncio.run(scenario())
+def test_what_somebody_else_made_half_is_left_alone() -> None:
+    async def scenario(world: World) -> None:
+        assert isinstance(world.mig, FakeMig)
+        world.mig.leave_half(Spot("GPU-b", at("2g.10gb", 2)))
+        await run_pod(world, await cut_pod(world, "p1", main=("GPU-a", at("2g.10gb", 0))))
+        await asyncio.sleep(12.0)
+        assert there(world) == ["GPU-a 2g.10gb@0", "GPU-b 2g.10gb@2"]
+
+    play(scenario, **cards())

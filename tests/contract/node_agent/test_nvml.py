@@ -13,9 +13,10 @@ from typing import Any
 import pynvml
 import pytest
 
-from hami_node_agent import nvml
+from hami_node_agent import nvml, nvml_library
 from hami_node_agent.hardware import DeviceFault, HardwareError
 from hami_node_agent.nvml import NvmlHardware
+from hami_node_agent.nvml_library import NvmlLibrary
 from hami_node_agent.sharing import Sharing
 
 GIB = 2**30
@@ -32,6 +33,7 @@ class Library:
     NVMLError_Timeout = pynvml.NVMLError_Timeout
     nvmlEventTypeXidCriticalError = pynvml.nvmlEventTypeXidCriticalError
     NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
+    NVML_GPU_INSTANCE_PROFILE_COUNT = pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT
 
     def __init__(self, count: int = 2) -> None:
         self.count = count
@@ -90,6 +92,9 @@ class Library:
     def _nvmlDeviceGetComputeRunningProcesses(self, card: int) -> list[Any]:
         return [SimpleNamespace(pid=7, usedGpuMemory=GIB), SimpleNamespace(pid=8, usedGpuMemory=None)]
 
+    def _nvmlDeviceGetGpuInstanceProfileInfo(self, card: int, profile: int) -> Any:
+        raise NOT_SUPPORTED
+
     def _nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
         return 10 if {one, other} == {0, 1} else 50
 
@@ -127,11 +132,11 @@ def library() -> Library:
 
 
 def hardware(library: Library, tmp_path: Path, **options: Any) -> NvmlHardware:
-    return NvmlHardware(library=library, pci_root=tmp_path, **options)
+    return NvmlHardware(NvmlLibrary(library), pci_root=tmp_path, **options)
 
 
 def test_every_name_that_the_adapter_calls_is_pynvmls() -> None:
-    names = set(re.findall(r"\b(?:nvml|_library)\.((?:nvml|NVML)\w+)", inspect.getsource(nvml)))
+    names = set(re.findall(r"\b(?:nvml|_module)\.((?:nvml|NVML)\w+)", inspect.getsource(nvml) + inspect.getsource(nvml_library)))
     assert len(names) > 20
     assert [name for name in sorted(names) if not hasattr(pynvml, name)] == []
 
