@@ -12,9 +12,10 @@ from hami_cli import live
 from hami_cli.exits import CommandError, run
 from hami_cli.output import Format, OutputOption, show
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption
-from hami_cli.snapshot import Heard, cordoned, take
+from hami_cli.snapshot import Heard, take
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
+from hami_protocol.cordon import cordoned
 from hami_protocol.kubernetes import Node
 from hami_runtime.kube.cluster import NODES, Cluster, Conflict
 

@@ -17,6 +17,7 @@ from hami_devices.catalog import Catalog
 from hami_devices.registrations import device_record, on_node
 from hami_devices.requests import RequestError
 from hami_protocol import keys
+from hami_protocol.cordon import cordoned
 from hami_protocol.devices import SHARED_MODE, ContainerKind, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import DeviceUsage, NodeUsage, PodRefused
@@ -215,11 +216,6 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         measured=bool(heard.usage),
         caveats=tuple(caveats),
     )
-
-
-def cordoned(text: str) -> tuple[str, ...]:
-    """The UUIDs that a cordon annotation names, in its order; spaces and empty items are put up with."""
-    return tuple(dict.fromkeys(uuid for item in text.split(",") if (uuid := item.strip())))
 
 
 def _devices(node: Node, catalog: Catalog, caveats: list[str]) -> list[tuple[str, RegisteredDevice]]:

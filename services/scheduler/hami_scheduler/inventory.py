@@ -21,6 +21,7 @@ from hami_devices.catalog import Catalog
 from hami_devices.topology import PairScores
 from hami_devices.vendor import Vendor
 from hami_protocol import handshake, keys
+from hami_protocol.cordon import cordoned
 from hami_protocol.devices import AllocationMode, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import DevicesReported, LivenessChanged
@@ -118,7 +119,7 @@ class Inventory:
         record.given_up = frozenset(vendor.device_type for vendor in self._catalog.vendors if _gave_up(annotations, vendor))
         record.mode = _mode(annotations.get(keys.ALLOCATION_MODE))
         _read_pair_scores(record, next((annotations.get(v.pair_scores_key, "") for v in self._catalog.vendors if v.pair_scores_key), ""))
-        record.cordoned = cordoned(annotations.get(keys.DEVICE_CORDON, ""))
+        record.cordoned = frozenset(cordoned(annotations.get(keys.DEVICE_CORDON, "")))
         return self._settle(name, record)
 
     def reported(self, event: DevicesReported) -> InventoryChange:
@@ -204,11 +205,6 @@ class Inventory:
                 record.available[vendor.name] = available
                 improved |= available
         return improved
-
-
-def cordoned(text: str) -> frozenset[str]:
-    """The UUIDs that the cordon annotation names; spaces and empty items are put up with."""
-    return frozenset(uuid for uuid in (item.strip() for item in text.split(",")) if uuid)
 
 
 def _read_registration(record: _NodeRecord, vendor: Vendor, node: Node) -> None:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_cli import top
-from hami_cli.snapshot import Heard, cordoned
+from hami_cli.snapshot import Heard
 from hami_cli.top import What
 from hami_protocol import keys
+from hami_protocol.cordon import cordoned
 from hami_protocol.events import ContainerUsage, DeviceUsage, NodeUsage, PodRefused
 from hami_protocol.inventory import DeviceGroup, Inventory, InventoryNode
 from hami_protocol.kubernetes import ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus

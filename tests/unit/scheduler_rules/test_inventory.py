@@ -6,7 +6,7 @@ from hami_devices.catalog import Catalog
 from hami_protocol import keys, registration
 from hami_protocol.devices import AllocationMode, RegisteredDevice
 from hami_protocol.events import DevicesReported, LivenessChanged
-from hami_scheduler.inventory import Inventory, InventoryChange, cordoned
+from hami_scheduler.inventory import Inventory, InventoryChange
 from hami_scheduler.placement import ClusterState, Placement, Refusal
 from tests.builders import a_device, a_node, a_request
 
@@ -147,17 +147,6 @@ def test_a_cordon_takes_effect_with_the_annotation_and_ends_with_it(world: World
     world.node(registered(a_device("GPU-A"), **{keys.DEVICE_CORDON: " GPU-A , "}))
     assert world.reason() == "1/1 CardCordoned"
     world.node(registered(a_device("GPU-A")))
-    assert world.reason() is None
-
-
-def test_cordoned_devices_are_listed_with_commas() -> None:
-    assert cordoned(" GPU-A,,GPU-B , ") == frozenset({"GPU-A", "GPU-B"})
-    assert cordoned("") == frozenset()
-
-
-@pytest.mark.parametrize("scores", ["[{", "{}", '[{"uuid": "GPU-A", "score": {"GPU-B": "x"}}]', "[[]]"])
-def test_pair_scores_that_cannot_be_read_are_only_a_lost_preference(world: World, scores: str) -> None:
-    world.node(registered(a_device("GPU-A"), a_device("GPU-B"), **{keys.NODE_PAIR_SCORES: scores}))
     assert world.reason() is None
 
 
