@@ -150,6 +150,12 @@ def test_a_cordon_takes_effect_with_the_annotation_and_ends_with_it(world: World
     assert world.reason() is None
 
 
+@pytest.mark.parametrize("scores", ["[{", "{}", '[{"uuid": "GPU-A", "score": {"GPU-B": "x"}}]', "[[]]"])
+def test_pair_scores_that_cannot_be_read_are_only_a_lost_preference(world: World, scores: str) -> None:
+    world.node(registered(a_device("GPU-A"), a_device("GPU-B"), **{keys.NODE_PAIR_SCORES: scores}))
+    assert world.reason() is None
+
+
 def test_the_mode_is_envvar_until_somebody_says_otherwise(world: World) -> None:
     assert world.inventory.mode("n1") is AllocationMode.ENVVAR
     world.node(registered(a_device(), **{keys.ALLOCATION_MODE: "cdi"}))
