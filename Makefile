@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SHIM_STAMP := $(VENV)/.shim-installed
+SITE_STAMP := $(VENV)/.site-installed
 SEEDS ?= 2000
 SECONDS_EACH ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos docs wheel wheel-test clean
+.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +25,11 @@ $(STAMP): requirements.lock pyproject.toml
 # CUDA's headers and a cross compiler: for the shim's release build and longest tests alone.
 $(SHIM_STAMP): requirements-shim.lock $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-shim.lock
+	@touch $@
+
+# What builds the documentation as a site, and nothing else.
+$(SITE_STAMP): requirements-docs.lock $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
 	@touch $@
 
 install: $(STAMP) ## Set up .venv with everything the project needs
@@ -75,6 +81,8 @@ lock: ## Pin the requirements anew, by hash, naming no index
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --extra dev pyproject.toml \
 		--custom-compile-command "make lock" --upgrade --output-file requirements.lock
+	@printf 'mkdocs-material>=9.6\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--constraint requirements.lock --custom-compile-command "make lock" --upgrade --output-file requirements-docs.lock -
 	@printf 'nvidia-cuda-runtime>=13\nnvidia-nvml-dev>=13\nziglang>=0.14\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade --output-file requirements-shim.lock -
 
@@ -86,8 +94,14 @@ docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAP
 	@$(BIN)/python tools/departures.py > docs/departures.md
 	@$(BIN)/python tools/vendor_pages.py > docs/vendors.md
 	@$(BIN)/python -m tools.metrics_page > docs/metrics.md
+	@$(BIN)/python -m tools.protocol_page > docs/protocol/README.md
+	@$(BIN)/python tools/decisions_page.py > docs/decisions/README.md
 	@$(BIN)/python -m tools.manifests
 	@$(BIN)/python -m tools.policy_pictures
+
+site: $(SITE_STAMP) ## Build docs/ as a site into build/site: no warning, no broken link, no request to another host
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@$(BIN)/python tools/site_check.py build/site
 
 wheel: $(STAMP) ## Build the wheel and the sdist into dist/
 	@rm -rf dist
