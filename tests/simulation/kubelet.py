@@ -95,20 +95,18 @@ class Kubelet:
         async with self._admission:
             if pod.status.phase == "Running" or self.ledger.of_pod(uid):
                 return None
+            self.ledger.free_others({each for each, worker in self._workers.items() if not worker.over})
             try:
                 for container, kind, _ in containers_in_order(pod):
                     await self._allocate(uid, container)
                     self.ledger.settle(uid, container.name, kind)
             except AllocationRefused as exc:
-                self.ledger.release(uid)
                 # Kubelet keeps an init container's ids until the pod ends, where the scheduler gives its slots back when it is over.
                 if "devices unavailable" not in str(exc):
                     self.rejected[uid] = str(exc)
                 return admission.unexpected(str(exc))
-            except asyncio.CancelledError:
-                self.ledger.release(uid)
-                raise
-            self.ledger.admitted(uid)
+            finally:
+                self.ledger.admitted(uid)
             return None
 
     async def _allocate(self, uid: str, container: k.Container) -> None:
@@ -176,9 +174,6 @@ class Kubelet:
 
     def record_event(self, pod: SchedulingPod, type_: Literal["Normal", "Warning"], reason: str, message: str) -> None:
         """Events of kubelet itself interest nobody here."""
-
-    def release(self, pod: SchedulingPod) -> None:
-        self.ledger.release(pod.metadata.uid)
 
     # The plugin
 

@@ -1,13 +1,14 @@
 """Which device ids each container gets, as kubelet's device manager decides it. Pure: no I/O, no gRPC.
 
 Invariants: an id is held by one pod at most; within a pod, ids of ordinary init containers are given again to later containers, first of all,
-and those of sidecars and app containers are not; what a container was given does not change when it restarts.
+and those of sidecars and app containers are not; what a container was given does not change when it restarts. What a pod held stays recorded
+after its end, until the next container asks for devices.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hami_protocol.devices import ContainerKind
@@ -152,10 +153,13 @@ class DeviceLedger:
         for key in [key for key in self._reusable if key[0] == pod_uid]:
             del self._reusable[key]
 
-    def release(self, pod_uid: str) -> bool:
-        """The pod is over; whether it had held anything."""
-        keys = [key for key in self._held if key[0] == pod_uid]
-        for key in keys:
+    def free_others(self, active: Container[str]) -> None:
+        """Forget what pods hold that are not ``active``: kubelet does that before it allocates, not when a pod ends."""
+        for pod_uid in {each.pod_uid for each in self._held.values() if each.pod_uid not in active}:
+            self.release(pod_uid)
+
+    def release(self, pod_uid: str) -> None:
+        """Forget what one pod holds."""
+        for key in [key for key in self._held if key[0] == pod_uid]:
             del self._held[key]
         self.admitted(pod_uid)
-        return bool(keys)

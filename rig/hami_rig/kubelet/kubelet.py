@@ -1,7 +1,8 @@
 """One node: its Node object, its device manager's sockets and checkpoint, and a worker per pod. ``Fleet`` runs many in one process.
 
 Invariants: pods are admitted one at a time, in the order in which they were seen; the checkpoint is written before the pod goes on; a pod that
-already holds devices, or already runs, is not allocated to again.
+already holds devices, or already runs, is not allocated to again. Devices of pods that are over are free from the next admission on, and no
+sooner, once all pods have been seen.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Kubelet:
         self._devices_changed = asyncio.Event()
         self._devices_changed.set()
         self._reported: dict[str, tuple[int, int]] = {}
+        self._all_seen = False
         self._object = k.Node(metadata=k.ObjectMeta(name=node.name))
         self._tasks: set[asyncio.Task[None]] = set()
         self.ready = asyncio.Event()
@@ -149,13 +151,11 @@ class Kubelet:
                         self._write_checkpoint()
                     self._ledger.settle(uid, container.name, kind)
             except AllocationRefused as exc:
-                self.release(pod)
                 return admission.unexpected(str(exc))
-            self._ledger.admitted(uid)
+            finally:
+                self._ledger.admitted(uid)
             others = (each for each in self._active_pods() if each.metadata.uid != uid)
-            if rejection := admission.out_of(pod, self._object, others):
-                self.release(pod)
-            return rejection
+            return admission.out_of(pod, self._object, others)
 
     async def start_container(self, pod: SchedulingPod, life: ContainerLife) -> containers.RunningContainer:
         """Tell the plugins, put together what the container is given, write that down, and start it."""
@@ -185,24 +185,17 @@ class Kubelet:
         """Queue an Event on the pod."""
         self._recorder.record(pod_ref(pod), type_, reason, message)
 
-    def release(self, pod: SchedulingPod) -> None:
-        """Give the pod's devices back."""
-        if self._ledger.release(pod.metadata.uid):
-            self._write_checkpoint()
-
-    def forget_gone(self) -> None:
-        """All pods have been seen: what others held before this kubelet started is free."""
-        gone = {each.pod_uid for each in self._ledger.held} - self._workers.keys()
-        for uid in sorted(gone):
-            self._ledger.release(uid)
-        if gone:
-            self._write_checkpoint()
+    def all_pods_seen(self) -> None:
+        """Every pod there is has been seen: from now on what others held is free."""
+        self._all_seen = True
 
     async def _allocate(self, uid: str, container: k.Container) -> bool:
         allocated = False
         for resource, amount in (container.resources.limits or {}).items():
             if resource not in self._ledger.resources:
                 continue
+            if self._all_seen:
+                self._ledger.free_others({each.metadata.uid for each in self._active_pods()})
             choice = self._ledger.choices(uid, container.name, resource, _count(resource, amount))
             if choice is None:
                 continue
@@ -314,17 +307,17 @@ class Fleet:
     async def run(self, stop: asyncio.Event) -> None:
         """Run all until ``stop``."""
         async with asyncio.TaskGroup() as group:
-            for loop in (self._pods.run, self._nodes.run, self._forget_gone, *(each.run for each in self._kubelets.values())):
+            for loop in (self._pods.run, self._nodes.run, self._tell_all_seen, *(each.run for each in self._kubelets.values())):
                 group.create_task(loop(stop))
 
-    async def _forget_gone(self, stop: asyncio.Event) -> None:
+    async def _tell_all_seen(self, stop: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(each.wait()) for each in (self._pods.synced, stop)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
         if not stop.is_set():
             for kubelet in self._kubelets.values():
-                kubelet.forget_gone()
+                kubelet.all_pods_seen()
             await stop.wait()
 
     async def restart(self) -> None:

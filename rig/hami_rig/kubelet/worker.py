@@ -4,7 +4,7 @@
 
     bound ─▶ admission ─┬─refused──▶ Failed
                         └─▶ init containers one after the other ─▶ app containers ─▶ Succeeded or Failed
-    deleted at any moment ─▶ containers stopped within the grace ─▶ devices given back ─▶ gone
+    deleted at any moment ─▶ containers stopped within the grace ─▶ over: the devices are free for the next pod ─▶ gone
 
 The worker writes the pod's status, and nobody else here does. What it cannot write now it writes later: containers do not wait for the API server.
 """
@@ -60,10 +60,6 @@ class Host(Protocol):
         """Say what happened to the pod, for people."""
         ...
 
-    def release(self, pod: SchedulingPod) -> None:
-        """The pod's containers are over: its devices are free."""
-        ...
-
 
 class PodWorker:
     """Leads one pod through its life."""
@@ -81,7 +77,7 @@ class PodWorker:
         self._gone = asyncio.Event()
         self._dirty = asyncio.Event()
         self._written: dict[str, Any] = {}
-        self._settled = asyncio.Event()
+        self._stopped = False
         self.update(pod)
 
     @property
@@ -92,7 +88,7 @@ class PodWorker:
     @property
     def over(self) -> bool:
         """Whether all its containers have ended for good, or it was never let in."""
-        return self._rejection is not None or status.phase(self._lives) in ("Succeeded", "Failed")
+        return self._stopped or self._rejection is not None or status.phase(self._lives) in ("Succeeded", "Failed")
 
     def update(self, pod: SchedulingPod) -> None:
         """The pod has changed."""
@@ -112,14 +108,11 @@ class PodWorker:
             life = group.create_task(self._live())
             deleted = group.create_task(self._deleting.wait())
             await asyncio.wait([life, deleted], return_when=asyncio.FIRST_COMPLETED)
-            if life.done() and not self._deleting.is_set():
-                self._host.release(self._pod)
             await deleted
             life.cancel()
             await asyncio.wait([life])
             await self._stop_all([each.container.name for each in self._lives])
             self._mark_over()
-            self._host.release(self._pod)
             await self._last_status(writer)
         if not self._gone.is_set():
             await self._delete()
@@ -215,6 +208,7 @@ class PodWorker:
                 group.create_task(container.wait())
 
     def _mark_over(self) -> None:
+        self._stopped = True
         for life in self._lives:
             if life.running:
                 life.exit_code, life.finished_at = KILLED_EXIT_CODE, self._host.clock.utc()

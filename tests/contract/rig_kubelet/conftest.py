@@ -112,6 +112,10 @@ class World(ABC):
     async def restart(self) -> None:
         """Kubelet starts again; containers run on."""
 
+    @abstractmethod
+    def environment(self, pod: Pod, container: str) -> dict[str, str]:
+        """What a running container was given; empty before it has said so."""
+
     async def node(self) -> NodeObject:
         """The node's object."""
         return await self.cluster.get(NODES, NODE)
@@ -130,7 +134,7 @@ class World(ABC):
     ) -> dict[str, Any]:
         """A container that runs on, or ends by itself."""
         ends = f"sleep {run_seconds}; exit {exit_code}"
-        command = {"command": ["sh", "-c", "exec sleep 100000" if run_seconds is None else ends]}
+        command = {"command": ["sh", "-c", f"env; {'exec sleep 100000' if run_seconds is None else ends}"]}
         limits = {"resources": {"limits": {GPU: str(count)}}} if count else {}
         return {"name": name, "image": images.BUSYBOX, "imagePullPolicy": "Never", **command, **limits, **more}
 
@@ -184,10 +188,8 @@ class World(ABC):
 
     def checkpointed(self) -> dict[tuple[str, str], set[str]]:
         """What kubelet's checkpoint says: who holds which ids."""
-        path = self.folder.device_plugins / checkpoint.FILE_NAME
-        entries = msgspec.json.decode(path.read_bytes())["Data"]["PodDeviceEntries"] if path.exists() else None
-        held = {(each["PodUID"], each["ContainerName"]): set().union(*each["DeviceIDs"].values()) for each in entries or ()}
-        return {key: ids for key, ids in held.items() if ids}
+        held, _ = checkpoint.decode((self.folder.device_plugins / checkpoint.FILE_NAME).read_bytes())
+        return {(each.pod_uid, each.container): set(each.ids) for each in held}
 
     async def eventually(self, holds: Callable[[], bool]) -> None:
         """Return once ``holds``."""
@@ -236,10 +238,10 @@ class FakeWorld(World):
             return {}
         return {"rig.hami.io/run-seconds": str(run_seconds), "rig.hami.io/exit-code": str(exit_code)}
 
-    def record(self, pod: Pod, container: str) -> dict[str, Any]:
-        """What the container was started with."""
-        record: dict[str, Any] = msgspec.json.decode((self.folder.containers / pod.metadata.uid / f"{container}.json").read_bytes())
-        return record
+    def environment(self, pod: Pod, container: str) -> dict[str, str]:
+        record = msgspec.json.decode((self.folder.containers / pod.metadata.uid / f"{container}.json").read_bytes())
+        given: dict[str, str] = record["given"]["env"]
+        return given
 
 
 class RealWorld(World):
@@ -262,7 +264,16 @@ class RealWorld(World):
             await self.plugin.stop()
 
     async def restart(self) -> None:
-        await self._node.restart_kubelet()
+        """In between, the checkpoint is written anew by the rig: a real kubelet believes that one too."""
+        await self._node.stop_kubelet()
+        held, resources = checkpoint.decode(self._node.checkpoint.read_bytes())
+        self._node.checkpoint.write_bytes(checkpoint.encode(held, dict.fromkeys(resources, ())))
+        await self._node.start_kubelet()
+
+    def environment(self, pod: Pod, container: str) -> dict[str, str]:
+        path = self._node.log(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, container)
+        said = [line.split(" ", 3)[3] for line in path.read_text().splitlines()] if path.exists() else []
+        return dict(line.split("=", 1) for line in said if "=" in line)
 
     async def clear(self) -> None:
         """Delete what a test has left."""

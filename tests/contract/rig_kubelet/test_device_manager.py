@@ -6,6 +6,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from hami_node_agent.api import deviceplugin_pb2 as pb
 from hami_node_agent.api import podresources_pb2 as resources_pb
 from hami_node_agent.api import podresources_pb2_grpc as resources_rpc
 from hami_runtime.kube.cluster import PODS
@@ -25,6 +26,18 @@ async def test_the_node_counts_what_the_plugin_reports(kubelet: World) -> None:
         await kubelet.node_has("8")
         await kubelet.plugin.stop()
         await kubelet.node_has("0")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"version": "v1alpha"}, {"resource_name": "gpu"}, {"endpoint": "../test.sock"}, {"endpoint": "gone.sock"}]
+)
+async def test_a_registration_that_makes_no_sense_is_refused(
+    kubelet: World, changes: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hami_rig.kubelet.plugins.DIAL_SECONDS", 0.2)
+    async with kubelet.running():
+        with pytest.raises(grpc.aio.AioRpcError):
+            await kubelet.plugin.register(**changes)
 
 
 async def test_a_plugin_may_come_to_offer_less_than_is_held(kubelet: World) -> None:
@@ -53,6 +66,23 @@ async def test_containers_are_allocated_in_order_checkpointed_and_announced_befo
         assert {frozenset(ids) for name, ids in kubelet.plugin.calls if name == "start"} == {frozenset(first), frozenset(second)}
         assert first == {IDS[-1]}, "the plugin's preference is followed"
         assert seen[0] == held, "the checkpoint is complete before the first container starts"
+        await kubelet.eventually(lambda: kubelet.environment(pod, "c1").get("LIMIT") == "3000m")
+
+
+async def test_a_name_that_no_cdi_spec_has_keeps_the_container_waiting_until_it_is_written(kubelet: World) -> None:
+    kubelet.plugin.answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="hami.io/share=x")])
+    async with kubelet.running():
+        await kubelet.bind("p")
+        await kubelet.until("p", lambda pod: "CreateContainerError" in str(pod.status.container_statuses))
+        spec = kubelet.folder.cdi / "x.json"
+        spec.write_text(
+            '{"cdiVersion": "0.6.0", "kind": "hami.io/share", "devices": [{"name": "x", "containerEdits": {"env": ["SHARE=1"]}}]}'
+        )
+        try:
+            pod = await kubelet.until("p", in_phase("Running"))
+            await kubelet.eventually(lambda: kubelet.environment(pod, "c0").get("SHARE") == "1")
+        finally:
+            spec.unlink()
 
 
 async def test_pod_resources_lists_an_entry_per_id_and_no_init_containers(kubelet: World) -> None:
@@ -105,6 +135,16 @@ async def test_a_pod_that_ends_by_itself_says_how(kubelet: World, exit_code: int
         await kubelet.bind("p", restartPolicy="Never", run_seconds=0.05, exit_code=exit_code)
         pod = await kubelet.until("p", in_phase(phase))
         assert pod.status.phase == phase
+
+
+async def test_what_an_ended_pod_held_stays_recorded_until_the_next_one_asks(kubelet: World) -> None:
+    async with kubelet.running():
+        await kubelet.bind("p", restartPolicy="Never", run_seconds=0.05)
+        first = await kubelet.until("p", in_phase("Succeeded"))
+        assert {uid for uid, _ in kubelet.checkpointed()} == {first.metadata.uid}
+        await kubelet.bind("next", counts=(8,))
+        second = await kubelet.until("next", is_ready)
+        assert {uid for uid, _ in kubelet.checkpointed()} == {second.metadata.uid}
 
 
 async def test_a_deleted_pod_ends_within_its_grace_and_is_gone(kubelet: World) -> None:
