@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +49,8 @@ class Round(NamedTuple):
     pods_per_second: float
     waits_seconds: list[float]
     calls_per_pod: float
+    processor_ms: dict[str, float]
+    """Of processor time that each program took for one pod."""
 
 
 class Extender(NamedTuple):
@@ -104,9 +106,11 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
             for number in range(rounds):
                 for extender in (Extender("null", null_port, prefers=False), Extender("hami", ours, prefers=True)):
                     async with programs.kube_scheduler(extender):
-                        await place(session, f"warm{number}{extender.name}", 20)
-                        found[extender.name].append(await place(session, f"p{number}{extender.name}", pods))
-                    say(f"{extender.name}: {found[extender.name][-1].pods_per_second:.1f} pods/s")
+                        await place(session, f"warm{number}{extender.name}", 20, plane.processes)
+                        found[extender.name].append(await place(session, f"p{number}{extender.name}", pods, plane.processes))
+                    last = found[extender.name][-1]
+                    spent = ", ".join(f"{name} {ms:.1f}" for name, ms in last.processor_ms.items() if ms >= 0.05)
+                    say(f"{extender.name}: {last.pods_per_second:.1f} pods/s; processor ms a pod: {spent}")
                     await clear(session)
         memory = memory_mib(programs.pid("scheduler"))
         seconds = await programs.start_again("scheduler")
@@ -235,7 +239,7 @@ async def make_nodes(session: aiohttp.ClientSession, count: int) -> None:
     )
 
 
-async def place(session: aiohttp.ClientSession, tag: str, count: int) -> Round:
+async def place(session: aiohttp.ClientSession, tag: str, count: int, programs: Mapping[str, ManagedProcess]) -> Round:
     """Create ``count`` pods and wait until the last is bound."""
     created: dict[str, float] = {}
     bound: dict[str, float] = {}
@@ -269,6 +273,7 @@ async def place(session: aiohttp.ClientSession, tag: str, count: int) -> Round:
 
     following = asyncio.create_task(follow())
     await asyncio.sleep(0.3)
+    spent_before = processor_seconds(programs)
     begin = time.monotonic()
     await _some_at_a_time((lambda number=number: create(number) for number in range(count)), AT_ONCE)
     waiting = asyncio.create_task(all_bound.wait())
@@ -282,10 +287,12 @@ async def place(session: aiohttp.ClientSession, tag: str, count: int) -> Round:
     await asyncio.sleep(2.0)  # what follows a Binding is counted too
     following.cancel()
     await asyncio.wait([following])
+    spent_after = processor_seconds(programs)
     after = await calls(session)
     ours = ("pods/binding POST", "pods PATCH", "pods GET", "pods PUT")
     spent = sum(after.get(key, 0) - before.get(key, 0) for key in ours)
-    return Round(count / (last - begin), [bound[name] - created[name] for name in bound], spent / count)
+    processor_ms = {name: 1000 * (seconds - spent_before.get(name, 0.0)) / count for name, seconds in spent_after.items()}
+    return Round(count / (last - begin), [bound[name] - created[name] for name in bound], spent / count, processor_ms)
 
 
 @asynccontextmanager
@@ -325,6 +332,16 @@ async def calls(session: aiohttp.ClientSession) -> dict[str, float]:
         key = f"{resource} {known['verb']}"
         counted[key] = counted.get(key, 0) + float(value)
     return counted
+
+
+def processor_seconds(programs: Mapping[str, ManagedProcess]) -> dict[str, float]:
+    """What each running program, and this one, have taken of the processor so far."""
+    pids = {name: process.pid for name, process in programs.items() if process.pid}
+    spent = {}
+    for name, pid in {**pids, "benchmark": os.getpid()}.items():
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        spent[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return spent
 
 
 def memory_mib(pid: int) -> float:

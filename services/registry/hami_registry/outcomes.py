@@ -28,7 +28,8 @@ log = structlog.get_logger()
 DURABLE: Final = "registry-outcomes"
 ACK_WAIT_SECONDS: Final = 15.0
 """How long a message waits that was at work in a process that died: its pod looks as if it still waited for its devices."""
-_AT_ONCE: Final = 32
+_AT_ONCE: Final = 4
+"""Few: nobody waits for these records, and while hundreds of pods are bound the API server's time is theirs."""
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _AllocationEvents = (
     events.PodAssigned

@@ -189,6 +189,25 @@ class TestIdentity:
         assert not await account.renew("Bearer second")
         assert authority.certificate.name == "ca.crt"
 
+    @pytest.mark.parametrize(("bypass", "through"), [("", True), ("127.0.0.1", False)])
+    async def test_the_environments_proxy_is_used_but_where_it_says_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bypass: str, through: bool
+    ) -> None:
+        asked: list[str] = []
+
+        async def answer(request: web.Request) -> web.Response:
+            asked.append(request.headers["Host"])
+            return web.Response(body=POD, content_type="application/json")
+
+        async with an_api(answer) as proxy, an_api(answer) as api:
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
+            monkeypatch.setenv("no_proxy", bypass)
+            configuration = a_kubeconfig(tmp_path, f"http://127.0.0.1:{api}")
+            assert (await login.login(configuration)).proxy == (f"http://127.0.0.1:{proxy}" if through else None)
+            async with http.connect(configuration) as cluster:
+                await cluster.get(PODS, "p", namespace="default")
+        assert asked == [f"127.0.0.1:{api}"]
+
     @pytest.mark.parametrize("text", [None, "", "no: kubeconfig", "[1, 2]", "{", '{"current-context": "x", "contexts": []}'])
     async def test_what_is_no_kubeconfig_is_refused_by_name(self, tmp_path: Path, text: str | None) -> None:
         path = tmp_path / "config"

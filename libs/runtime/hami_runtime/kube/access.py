@@ -23,6 +23,9 @@ class User(Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     node: str = ""
     """The node that a projected service-account token names, empty where it names none."""
+    pod: str = ""
+    """The pod that it is bound to, likewise."""
+    pod_uid: str = ""
 
 
 class ResourceAccess(Struct, frozen=True, kw_only=True):
@@ -105,8 +108,18 @@ def _reviewed_user(status: dict[str, Any], audiences: tuple[str, ...]) -> User |
         return None  # a server that knows no audiences has not checked ours
     found = status.get("user") or {}
     extra = found.get("extra") or {}
-    nodes = extra.get("authentication.kubernetes.io/node-name") or [""]
-    return User(name=found.get("username", ""), uid=found.get("uid", ""), groups=tuple(found.get("groups") or ()), node=nodes[0])
+
+    def bound_to(what: str) -> str:
+        return str((extra.get(f"authentication.kubernetes.io/{what}") or [""])[0])
+
+    return User(
+        name=found.get("username", ""),
+        uid=found.get("uid", ""),
+        groups=tuple(found.get("groups") or ()),
+        node=bound_to("node-name"),
+        pod=bound_to("pod-name"),
+        pod_uid=bound_to("pod-uid"),
+    )
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:

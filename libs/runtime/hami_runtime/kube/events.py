@@ -2,7 +2,8 @@
 
 As client-go does: the same reason and message on the same object is one Event whose ``count`` rises; more than ``SIMILAR`` different
 messages with one reason on one object within ``SIMILAR_SECONDS`` are combined into one. Recording never waits and never fails: Events are for
-people, and nothing depends on them.
+people, and nothing depends on them. What went well is told up to ``NORMAL_PER_SECOND``, with bursts of ``NORMAL_BURST``: where hundreds of pods
+are placed at once, the API server's time is theirs, and the bus tells all of it. What went wrong is always told.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from hami_runtime.telemetry import OFF, Telemetry
 log = structlog.get_logger()
 SIMILAR = 10
 SIMILAR_SECONDS = 600.0
+NORMAL_PER_SECOND = 5.0
+NORMAL_BURST = 50
 MESSAGE_CHARACTERS = 1024
 _ELLIPSIS = " ..."
 _COMBINED = "(combined from similar events): "
@@ -96,6 +99,23 @@ class Correlator:
         _forget_oldest(self._known)
 
 
+class Allowance:
+    """How many Normal Events may be written now: a bucket that fills again. Pure: times are given."""
+
+    def __init__(self) -> None:
+        self._left = float(NORMAL_BURST)
+        self._asked_at = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more may be written."""
+        self._left = min(float(NORMAL_BURST), self._left + (now - self._asked_at) * NORMAL_PER_SECOND)
+        self._asked_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class EventRecorder:
     """Records for one component."""
 
@@ -108,6 +128,7 @@ class EventRecorder:
         self._waiting: deque[Occurrence] = deque()
         self._arrived = asyncio.Event()
         self._correlator = Correlator()
+        self._allowance = Allowance()
         self._named = 0
         self._dropped = telemetry.counter("hami_events_dropped", "Kubernetes Events that were not written, by reason")
 
@@ -118,6 +139,9 @@ class EventRecorder:
 
     def record(self, about: PodRef | str, type_: Type, reason: str, message: str) -> None:
         """Record that something happened to a pod, or to the node of that name."""
+        if type_ == "Normal" and not self._allowance.take(self._clock.monotonic()):
+            self._dropped.add(1, {"reason": "busy"})
+            return
         if len(self._waiting) >= self._capacity:
             self._waiting.popleft()
             self._dropped.add(1, {"reason": "full"})

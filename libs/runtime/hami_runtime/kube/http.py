@@ -289,9 +289,9 @@ async def connect(
     secure: Any = account.tls if account.tls is not None else True
     async with (
         aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=secure, keepalive_timeout=60), headers=headers, trust_env=True
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=secure, keepalive_timeout=60), headers=headers
         ) as requests,
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secure), headers=headers, trust_env=True) as watches,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secure), headers=headers) as watches,
     ):
         yield HttpCluster(requests, watches, account, telemetry)
 

@@ -12,8 +12,10 @@ import os
 import ssl
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from msgspec import Struct
@@ -76,14 +78,14 @@ class Login:
         server: its URL, without a final slash.
         tls: how to speak to it, None where it is plain HTTP.
         server_name: the name that its certificate must have, None for that of the URL.
-        proxy: URL of a proxy, None for none.
+        proxy: URL of a proxy, None for none: the kubeconfig's, else what ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` say at the start.
     """
 
     def __init__(self, configuration: Any, source: _Source) -> None:
         self.server = str(configuration.host).rstrip("/")
         self.tls = _tls(configuration) if self.server.startswith("https") else None
         self.server_name: str | None = configuration.tls_server_name or None
-        self.proxy: str | None = configuration.proxy or None
+        self.proxy: str | None = configuration.proxy or proxy_of(self.server)
         self._configuration = configuration
         self._source = source
         self._renewing = asyncio.Lock()
@@ -103,6 +105,12 @@ class Login:
                 return True  # somebody else has renewed it meanwhile
             self._configuration = await _configured(self._source)
             return await self.authorization() != refused
+
+
+def proxy_of(server: str) -> str | None:
+    """The proxy that the environment names for ``server``. Read once: to ask for it at every request costs more than the request."""
+    url = urlsplit(server)
+    return None if urllib.request.proxy_bypass(url.netloc) else urllib.request.getproxies().get(url.scheme)
 
 
 async def login(kubeconfig: str | None, context: str | None = None, *, service_account: str = SERVICE_ACCOUNT) -> Login:
