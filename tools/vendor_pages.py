@@ -159,6 +159,9 @@ def _rows(vendor: Vendor) -> Iterator[tuple[str, str]]:
     yield "a better node", _function(vendor.rules.bonus)
     yield "containers of one pod", "get different devices" if vendor.rules.apart else ""
     yield "waits for the node's lock", "" if vendor.locks_nodes else "never, unless our agent serves the node"
+    if vendor.own_lock is not None:
+        lock = vendor.own_lock
+        yield "locked by its own", f"`{lock.key}`, for {lock.expiry_seconds:g} s at most, unless our agent serves the node"
 
 
 def _defaults(vendor: Vendor) -> str:

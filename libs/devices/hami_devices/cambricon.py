@@ -7,7 +7,7 @@ from functools import partial
 
 from hami_devices.capacity import amount, count_devices, equal_devices
 from hami_devices.config_sections import CambriconConfig
-from hami_devices.vendor import Granted, SelectorKeys, Vendor
+from hami_devices.vendor import Granted, OwnLock, SelectorKeys, Vendor
 from hami_protocol import keys
 from hami_protocol.devices import RegisteredDevice
 from hami_protocol.errors import RecordError
@@ -16,6 +16,7 @@ from hami_protocol.kubernetes import Node
 NAME = "MLU"
 DEVICE_TYPE = "mlu"
 UNIT_MIB = 256
+LOCK = OwnLock(key="cambricon.com/dsmlu.lock", expiry_seconds=120.0)
 ASSIGNED, PROFILE = "CAMBRICON_DSMLU_ASSIGNED", "CAMBRICON_DSMLU_PROFILE"
 
 
@@ -38,6 +39,7 @@ def vendor(config: CambriconConfig) -> Vendor:
         read_capacity=partial(_devices, config),
         written_keys=(ASSIGNED, PROFILE),
         written=_written,
+        own_lock=LOCK,
     )
 
 

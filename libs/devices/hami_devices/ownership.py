@@ -40,7 +40,8 @@ def node_keys(catalog: Catalog) -> dict[Writer, frozenset[str]]:
     """Who changes which of a node's records."""
     recorded = {key for vendor in catalog.vendors for key in vendor_node_keys(vendor)}
     registry = {keys.ALLOCATION_MODE, keys.LEGACY_HANDSHAKE, keys.NODE_LOCK, *recorded}
-    return {Writer.SCHEDULER: frozenset({keys.NODE_LOCK}), Writer.REGISTRY: frozenset(registry)}
+    locks = {vendor.own_lock.key for vendor in catalog.vendors if vendor.own_lock is not None}
+    return {Writer.SCHEDULER: frozenset({keys.NODE_LOCK, *locks}), Writer.REGISTRY: frozenset(registry)}
 
 
 def system_node_keys(catalog: Catalog) -> frozenset[str]:
@@ -51,7 +52,8 @@ def system_node_keys(catalog: Catalog) -> frozenset[str]:
 def vendor_node_keys(vendor: Vendor) -> frozenset[str]:
     """Of a node's records, those of one vendor: its own plugin, where it is not ours, writes them itself, and releases the node's lock."""
     generation = keys.generation(vendor.device_type)
-    wanted = (vendor.register_key, vendor.own_key, vendor.handshake_key, vendor.pair_scores_key, generation, keys.NODE_LOCK)
+    lock = vendor.own_lock.key if vendor.own_lock is not None else ""
+    wanted = (vendor.register_key, vendor.own_key, vendor.handshake_key, vendor.pair_scores_key, generation, keys.NODE_LOCK, lock)
     return frozenset(key for key in wanted if key)
 
 

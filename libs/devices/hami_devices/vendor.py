@@ -70,6 +70,16 @@ class Granted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OwnLock:
+    """A lock on a node that one vendor's device plugin keeps beside the protocol's: the bare time, which names nobody. The plugin may remove it."""
+
+    key: str
+    """The node annotation."""
+    expiry_seconds: float
+    """After so long the plugin has no claim to it any more."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Vendor:
     """One kind of device that pods can share. Every oddity has a default that does nothing."""
 
@@ -138,6 +148,8 @@ class Vendor:
     """A share as it stands in the assignment's text, with what its container's name and the pod's annotations say of it besides."""
     locks_nodes: bool = True
     """Whether its device plugin finds its pod by the node's lock."""
+    own_lock: OwnLock | None = None
+    """What its device plugin keeps in place of that lock."""
     shim: bool = False
     """Whether our shim holds containers to their shares."""
     environment: Callable[[Sequence[DeviceShare], Mapping[str, RegisteredDevice]], dict[str, str]] | None = None

@@ -21,7 +21,8 @@ from hami_runtime.kube import cluster as api
 from hami_runtime.lifecycle import sleep_until
 from hami_scheduler import allocations, binding
 from hami_scheduler.binding import Binding, Fate, Outcome
-from hami_scheduler.nodelock import LockUnavailable, NodeLocks
+from hami_scheduler.locks import Locks
+from hami_scheduler.nodelock import LockUnavailable
 from hami_scheduler.picture import Picture
 from hami_scheduler.verdicts import NORMAL, WARNING, Publish, Record
 
@@ -52,7 +53,7 @@ class Binder:
         cluster: api.Cluster,
         clock: Clock,
         *,
-        locks: NodeLocks,
+        locks: Locks,
         publish: Publish,
         record: Record,
         leading: Callable[[], bool],
@@ -90,11 +91,11 @@ class Binder:
         if opened is not None:
             written = opened.binding
         else:
-            if self._picture.inventory.locked(node, assignments):
-                try:
-                    await self._locks.acquire(node, ref, deadline=deadline)
-                except LockUnavailable as exc:
-                    return self._undo(ref, node, str(exc))
+            try:
+                for lock in self._picture.inventory.locks(node, assignments):
+                    await self._locks.acquire(node, ref, key=lock, deadline=deadline)
+            except LockUnavailable as exc:
+                return self._undo(ref, node, str(exc))
             if assignments and self._picture.state.entry(uid) is None:  # deleted while it stood in line
                 self._locks.release(node, ref)
                 return f"pod {ref} has gone meanwhile"

@@ -148,14 +148,18 @@ class Inventory:
             return newest.allocation_mode
         return record.mode or AllocationMode.ENVVAR
 
-    def locked(self, name: str, assignments: Iterable[VendorAssignment]) -> bool:
-        """Whether a pod that gets these takes the node's lock: where device plugins find their pod by it, ours in its ``envvar`` mode."""
+    def locks(self, name: str, assignments: Iterable[VendorAssignment]) -> tuple[str, ...]:
+        """The node annotations that a pod which gets these takes as locks, in the order of taking.
+
+        A lock is taken where a device plugin finds its pod by it: ours in its ``envvar`` mode, others always, some by a lock of their own.
+        """
         if self.mode(name) is not AllocationMode.ENVVAR:
-            return False
+            return ()
         record = self._nodes.get(name)
         if record is not None and (record.mode is not None or any(not event.third_party for event in record.reported.values())):
-            return any(True for _ in assignments)
-        return any(self._catalog.vendor(given.vendor).locks_nodes for given in assignments)
+            return (keys.NODE_LOCK,) if any(True for _ in assignments) else ()
+        vendors = sorted((self._catalog.vendor(given.vendor) for given in assignments), key=lambda vendor: vendor.name)
+        return tuple(dict.fromkeys(each.own_lock.key if each.own_lock else keys.NODE_LOCK for each in vendors if each.locks_nodes))
 
     def known(self, name: str) -> bool:
         """Whether the node is in the cluster."""

@@ -2,7 +2,8 @@
 
 ``lock_rules`` decides; ``NodeLocks`` carries that out. Waiters stand in line per node, in order of arrival, and are woken by events (an outcome on
 the bus, the holder's phase or end, a change of the node), never by polling. The lock is written by compare-and-set on the node's resourceVersion; it
-passes from a holder that is done straight to the next in line, in one write.
+passes from a holder that is done straight to the next in line, in one write. A lock in the legacy form, a bare time, names nobody: it is a pod of
+ours while it reads as we wrote it, else somebody's until it has not changed for as long as it is valid.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class _Line:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     held_by: PodRef | None = None
     """The pod of ours that the lock was last written for."""
+    text: str = ""
+    """What was written."""
     done: bool = False
     """It is done, and the lock is still written, or may be."""
     writing: PodRef | None = None
@@ -70,6 +73,8 @@ class NodeLocks:
         find_pod: Callable[[str, str], Pod | None],
         leading: Callable[[], bool],
         expiry_seconds: float = 300.0,
+        key: str = keys.NODE_LOCK,
+        names_pods: bool = True,
     ) -> None:
         """Nothing is known yet.
 
@@ -79,12 +84,16 @@ class NodeLocks:
             find_pod: by namespace and name, the pod as the watch last showed it.
             leading: whether this replica leads; a follower removes no lock.
             expiry_seconds: see ``judge``.
+            key: the node annotation that is the lock.
+            names_pods: whether the lock is written with the pod that holds it, or as a bare time.
         """
         self._cluster = cluster
         self._clock = clock
         self._find_pod = find_pod
         self._leading = leading
         self._expiry_seconds = expiry_seconds
+        self._key = key
+        self._names_pods = names_pods
         self._lines: dict[str, _Line] = {}
         self._seen: dict[str, _Seen] = {}
         self._locked: dict[str, None] = {}
@@ -136,7 +145,7 @@ class NodeLocks:
             if (line := self._lines.get(name)) is not None:
                 line.changed.set()
             return
-        text = node.metadata.annotations.get(keys.NODE_LOCK, "")
+        text = node.metadata.annotations.get(self._key, "")
         earlier = self._seen.get(name)
         if self._see(name, text, node.metadata.resource_version) and (line := self._lines.get(name)) is not None:
             if earlier is not None and not text:
@@ -181,7 +190,7 @@ class NodeLocks:
     async def _sweep(self, node: str) -> None:
         line = self._lines.setdefault(node, _Line())
         seen = self._seen.get(node)
-        lock = None if seen is None else read(seen.text)[0]
+        lock = self._lock(node)[0]
         if lock is None or not lock.pod or line.waiting or line.held_by is not None:
             return
         if await self._holder(node, lock, line) is Holder.DONE and line.held_by is None and self._seen.get(node) is seen:
@@ -211,7 +220,7 @@ class NodeLocks:
             seen = self._seen.get(node)
             if seen is None:
                 seen = await self._refresh(node)
-            lock, unreadable = read(seen.text)
+            lock, unreadable = self._lock(node)
             holder = Holder.UNKNOWN if lock is None or not lock.pod else await self._holder(node, lock, line)
             unchanged_seconds = self._clock.monotonic() - seen.since_seconds
             match judge(
@@ -226,8 +235,8 @@ class NodeLocks:
                     line.held_by, line.done = pod, False
                     return
                 case Standing.FREE | Standing.STALE:
-                    line.writing = pod
-                    written = await self._write(node, seen, NodeLock(time=self._clock.utc(), namespace=pod.namespace, pod=pod.name))
+                    line.writing, line.text = pod, self._text(pod)
+                    written = await self._write(node, seen, line.text)
                     line.writing = None
                     if written:
                         line.held_by, line.done = pod, False
@@ -254,12 +263,15 @@ class NodeLocks:
         state = holder_state(pod, node, uid=uid)
         return Holder.PENDING if ours and state is Holder.UNBOUND else state
 
-    async def _write(self, node: str, seen: _Seen, lock: NodeLock | None) -> bool:
+    def _text(self, pod: PodRef) -> str:
+        holder = (pod.namespace, pod.name) if self._names_pods else ("", "")
+        return nodelock.encode(NodeLock(time=self._clock.utc(), namespace=holder[0], pod=holder[1]))
+
+    async def _write(self, node: str, seen: _Seen, text: str | None) -> bool:
         """Compare and set; on a lost race look again, so that the next judgement is of what is there now."""
-        text = None if lock is None else nodelock.encode(lock)
         try:
             patched = await self._cluster.patch(
-                api.NODES, node, {"metadata": {"annotations": {keys.NODE_LOCK: text}}}, resource_version=seen.resource_version
+                api.NODES, node, {"metadata": {"annotations": {self._key: text}}}, resource_version=seen.resource_version
             )
         except api.NotFound as exc:
             raise LockUnavailable(f"node {node} is gone") from exc
@@ -299,7 +311,7 @@ class NodeLocks:
             found = await self._cluster.get(api.NODES, node)
         except api.ClusterError as exc:
             raise LockUnavailable(f"node {node} cannot be read: {exc}") from exc
-        self._see(node, found.metadata.annotations.get(keys.NODE_LOCK, ""), found.metadata.resource_version)
+        self._see(node, found.metadata.annotations.get(self._key, ""), found.metadata.resource_version)
         return self._seen[node]
 
     def _see(self, node: str, text: str, resource_version: str) -> bool:
@@ -317,14 +329,20 @@ class NodeLocks:
             self._locked.pop(node, None)
         return True
 
+    def _lock(self, node: str) -> tuple[NodeLock | None, bool]:
+        """The lock as last seen, with its holder where that is a pod of ours; and whether there is one that cannot be read."""
+        seen, line = self._seen.get(node), self._lines.get(node)
+        lock, unreadable = read(seen.text if seen is not None else "")
+        if lock is None or lock.pod or seen is None or line is None or line.held_by is None or line.text != seen.text:
+            return lock, unreadable
+        return NodeLock(time=lock.time, namespace=line.held_by.namespace, pod=line.held_by.name), False
+
     def _names(self, node: str, pod: PodRef) -> bool:
-        seen = self._seen.get(node)
-        lock = None if seen is None else read(seen.text)[0]
+        lock = self._lock(node)[0]
         return lock is not None and (lock.namespace, lock.pod) == (pod.namespace, pod.name)
 
     def _holder_text(self, node: str) -> str:
-        seen = self._seen.get(node)
-        lock = None if seen is None else read(seen.text)[0]
+        lock = self._lock(node)[0]
         return f"pod {lock.namespace}/{lock.pod}" if lock is not None and lock.pod else "somebody"
 
 

@@ -33,8 +33,8 @@ from hami_runtime.clock import Clock
 from hami_scheduler import allocations
 from hami_scheduler.allocations import GrantLog, Missing
 from hami_scheduler.inventory import Fence, Inventory, InventoryChange
+from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics
-from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodLedger
 from hami_scheduler.reservations import Reservations
@@ -77,7 +77,7 @@ class Picture:
         self.waking = Waking(self.state, self.judge)
         self.grants = GrantLog(catalog)
         self.verdicts = Verdicts(publish, record, clock)
-        self.locks: NodeLocks | None = None
+        self.locks: Locks | None = None
         self._clock = clock
         self._publish = publish
         self._record = record

@@ -39,8 +39,8 @@ from hami_scheduler.feeds import Feeds
 from hami_scheduler.gangs import Gangs, group_of
 from hami_scheduler.gathering import Gathering
 from hami_scheduler.holding import holdings
+from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import CardCollector, Metrics, MigCollector, QuotaCollector
-from hami_scheduler.nodelock import NodeLocks
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Entry, Phase, Placement, Refusal
 from hami_scheduler.placing import Placing
@@ -128,7 +128,14 @@ class Scheduler:
                 telemetry.registry.register(each)
         self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
         self.quotas.subscribe(self.picture.quota_changed)
-        self.locks = NodeLocks(cluster, clock, find_pod=self._pod_named, leading=self.leads, expiry_seconds=options.lock_expiry_seconds)
+        self.locks = Locks(
+            cluster,
+            clock,
+            find_pod=self._pod_named,
+            leading=self.leads,
+            expiry_seconds=options.lock_expiry_seconds,
+            own=[vendor.own_lock for vendor in catalog.vendors if vendor.own_lock is not None],
+        )
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
         self.pods.subscribe(self.picture.pod_changed)

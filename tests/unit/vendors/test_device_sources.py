@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hami_protocol import keys
 from hami_protocol.devices import AllocationMode
 from hami_protocol.events import DevicesReported
 from hami_protocol.kubernetes import Node
@@ -99,5 +100,5 @@ def test_a_node_is_locked_where_somebody_waits_for_the_lock(
     watched.sees(a_node_with({GCU: "2"}))
     if event is not None:
         watched.inventory.reported(event)
-    assert watched.inventory.locked("test", [held(vendor, [share("g", vendor, 100, 100)])]) == locked
-    assert not watched.inventory.locked("test", [])
+    assert watched.inventory.locks("test", [held(vendor, [share("g", vendor, 100, 100)])]) == ((keys.NODE_LOCK,) if locked else ())
+    assert watched.inventory.locks("test", []) == ()
