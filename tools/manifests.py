@@ -37,7 +37,14 @@ def dump(objects: Iterable[dict[str, Any]]) -> str:
 
 def generated() -> dict[str, str]:
     """Every generated manifest: its path below ``deploy/kustomize`` and its text."""
-    from tools import admission_policies, nats_configuration, prometheus_rules, scheduler_configuration, webhook_configurations
+    from tools import (
+        admission_policies,
+        grafana_dashboards,
+        nats_configuration,
+        prometheus_rules,
+        scheduler_configuration,
+        webhook_configurations,
+    )
 
     catalog = Catalog()
     makers: dict[str, Callable[[], str]] = {
@@ -48,7 +55,8 @@ def generated() -> dict[str, str]:
         "components/nats-accounts/accounts.conf": nats_configuration.text,
         "components/prometheus-operator/rules.yaml": prometheus_rules.text,
     }
-    return {path: make() for path, make in makers.items()}
+    dashboards = {f"components/grafana-dashboards/{name}.json": text for name, text in grafana_dashboards.dashboards().items()}
+    return {path: make() for path, make in makers.items()} | dashboards
 
 
 def main() -> None:

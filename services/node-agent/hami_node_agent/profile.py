@@ -5,7 +5,8 @@
     vendor: nvidia              # whose resource and annotations, by the type in them; nvidia is the default
     count: 4                    # shorthand: so many equal cards, each like `device`
     device: {memory_mib: 32768, cores: 100, model: Tesla V100-PCIE-32GB, numa: 0, healthy: true}
-                                # its `uuid` may have {node} and {index} in it; `custom_info` is what the vendor says besides
+                                # its `uuid` may have {node} and {index} in it; `custom_info` is what the vendor says besides;
+                                # with `memory_used_mib` and `busy_percent` it is measured, as the driver would say
     devices:                    # or one by one; what is left out is as in `device`
       - {uuid: GPU-..., index: 0, memory_mib: 24576, model: NVIDIA A10, numa: 1, healthy: false, xids: [79]}
     split_count: 10             # these four override the cluster's configuration
@@ -59,6 +60,8 @@ class ProfileDevice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     numa: int | None = None
     healthy: bool | None = None
     xids: tuple[int, ...] = ()
+    memory_used_mib: Count | None = None
+    busy_percent: Annotated[int, Meta(ge=0, le=100)] | None = None
     custom_info: dict[str, Any] = field(default_factory=dict)
 
 
@@ -147,8 +150,13 @@ class ProfileHardware:
         return "no such device" if found is None else found.fault
 
     async def reading(self, uuid: str) -> DeviceReading | None:
-        """A profile measures nothing."""
-        del uuid
+        """What the profile says that is in use; None where it says nothing of a card."""
+        common = self._profile.device
+        for place, own in enumerate(self._listed()):
+            memory = own.memory_used_mib if own.memory_used_mib is not None else common.memory_used_mib
+            busy = own.busy_percent if own.busy_percent is not None else common.busy_percent
+            if self._name(place, own) == uuid and (memory is not None or busy is not None):
+                return DeviceReading(memory_used_mib=memory or 0, sm_percent=busy or 0)
         return None
 
     def become(self, profile: Profile) -> None:

@@ -214,3 +214,15 @@ def test_a_preference_is_never_of_another_card_than_was_granted(granted: list[st
         return
     assert sorted(map(discovery.physical_id, found)) == sorted(cards("".join(granted)))
     assert len(set(found)) == len(found)
+
+
+async def test_a_profile_is_measured_where_it_says_what_is_in_use() -> None:
+    hardware = profile.ProfileHardware(
+        profile.read("devices: [{uuid: GPU-a, memory_used_mib: 700, busy_percent: 40}, {uuid: GPU-b}]\ndevice: {memory_mib: 1000}"),
+        node="n",
+    )
+    reading = await hardware.reading("GPU-a")
+    assert reading is not None
+    assert (reading.memory_used_mib, reading.sm_percent) == (700, 40)
+    assert await hardware.reading("GPU-b") is None
+    assert await hardware.reading("GPU-c") is None

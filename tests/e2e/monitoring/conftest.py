@@ -1,0 +1,71 @@
+"""A rig in which there is something to see: shares, a program under the shim, a MIG instance, a quota, and a pod that fits nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from hami_rig import profile
+from hami_rig.supervisor import Rig
+from hami_runtime.kube import http
+from tests.e2e.conftest import CARD_MIB, World, a_pod, waits
+
+NODES = """
+nodes:
+  - name: locked
+    allocation_mode: envvar
+    devices: {count: 2, device: {memory_mib: 32768, model: Tesla V100-PCIE-32GB}}
+    labels: {pool: locked}
+  - name: cdi
+    allocation_mode: cdi
+    devices: {count: 2, device: {memory_mib: 32768, model: Tesla V100-PCIE-32GB, memory_used_mib: 700, busy_percent: 40}}
+    labels: {pool: cdi}
+  - name: cut
+    allocation_mode: cdi
+    devices: {count: 1, mode: mig, device: {memory_mib: 40960, model: NVIDIA A100-SXM4-40GB}}
+    labels: {pool: cut}
+"""
+WORK = "vgpu-alloc --mib 300 --kernel spin_100us --hold-seconds 8; exec vgpu-alloc --mib 300 --hold-seconds -1"
+
+
+class Observed(World):
+    """A rig that is looked at from outside."""
+
+    @property
+    def metrics_urls(self) -> dict[str, str]:
+        """Where each service shows its metrics."""
+        return {name: f"http://127.0.0.1:{ports['health']}/metrics" for name, ports in self.rig.ports.items() if "health" in ports}
+
+    async def page(self, name: str) -> str:
+        """The metrics page of one service."""
+        async with aiohttp.ClientSession() as session, session.get(self.metrics_urls[name]) as answer:
+            return await answer.text()
+
+    async def samples(self, name: str) -> list[Sample]:
+        """All that one service shows."""
+        return [sample for family in text_string_to_metric_families(await self.page(name)) for sample in family.samples]
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def observed() -> AsyncIterator[Observed]:
+    """Started once for all that look at it."""
+    async with Rig(profile.parse(NODES)) as rig, http.connect(str(rig.kubeconfig)) as cluster:
+        world = Observed(rig, cluster)
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "devices", "namespace": "default"},
+            "spec": {"hard": {"limits.nvidia.com/gpumem": str(6 * CARD_MIB)}},
+        }
+        program = a_pod("program", mib=1000, cores=30, pool="cdi", annotations={"rig.hami.io/process": "true"})
+        program["spec"]["containers"][0]["command"] = ["sh", "-c", WORK]
+        await world.apply(
+            quota, a_pod("locked", pool="locked"), program, a_pod("cut", pool="cut", mib=4000), a_pod("big", mib=2 * CARD_MIB)
+        )
+        await world.running("locked", "program", "cut")
+        await world.until("big", waits)
+        yield world
