@@ -19,7 +19,7 @@ from msgspec import Struct
 from hami_protocol.devices import PodRef
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import EVENTS, AlreadyExists, Cluster, ClusterError, NotFound, TooManyRequests, Unavailable
-from hami_runtime.lifecycle import run_until
+from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
@@ -161,25 +161,34 @@ class EventRecorder:
         self._arrived.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Write what is recorded until ``stop``, then what is left, as long as the API server takes it."""
-        await run_until(stop, self._write_for_ever())
+        """Write what is recorded until ``stop``, then what is left, as long as the API server takes it.
+
+        ``stop`` cuts no write off: it may have taken effect, and would be made again.
+        """
+        while not stop.is_set():
+            if self._waiting:
+                await self._settle(stop)
+            else:
+                self._arrived.clear()
+                await run_until(stop, self._arrival())
         while self._waiting and await self._write(self._waiting[0]):
             self._waiting.popleft()
 
-    async def _write_for_ever(self) -> None:
-        while True:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-            occurrence = self._waiting[0]
-            for _ in range(_TRIES):
-                if await self._write(occurrence):
-                    break
-                await asyncio.sleep(_PAUSE_SECONDS)
-            else:
-                self._dropped.add(1, {"reason": "unavailable"})
-            if self._waiting and self._waiting[0] is occurrence:  # else a full queue has dropped it meanwhile
-                self._waiting.popleft()
+    async def _arrival(self) -> None:
+        await self._arrived.wait()
+
+    async def _settle(self, stop: asyncio.Event) -> None:
+        """Write the oldest, again where that fails; after ``_TRIES`` it is dropped."""
+        occurrence = self._waiting[0]
+        for _ in range(_TRIES):
+            if await self._write(occurrence):
+                break
+            if await sleep_until(stop, _PAUSE_SECONDS):
+                return
+        else:
+            self._dropped.add(1, {"reason": "unavailable"})
+        if self._waiting and self._waiting[0] is occurrence:  # else a full queue has dropped it meanwhile
+            self._waiting.popleft()
 
     async def _write(self, occurrence: Occurrence) -> bool:
         """Write one; whether it is settled, in whatever way."""
