@@ -1,4 +1,4 @@
-"""The way of a write through admission: priority and runtime class, mutating webhooks, then validating ones, called over HTTPS.
+"""The way of a write through admission: service account, priority and runtime class, mutating webhooks, then validating ones, called over HTTPS.
 
 Decides the order and what a failed call means; which webhooks are asked and what they answered is ``webhook_rules``'. Invariant: whatever a webhook
 did to an object is checked and defaulted again before anybody else sees it.
@@ -59,7 +59,7 @@ class Admission:
             ApiError: it is refused.
         """
         if new_pod := _new_pod(attempt):
-            attempt = structs.replace(attempt, object=default_tolerations(_classed(self._store, new_pod)))
+            attempt = structs.replace(attempt, object=default_tolerations(_classed(self._store, _with_account(new_pod))))
         elif changed_pod := _changed_pod(attempt):
             attempt = structs.replace(attempt, object=default_tolerations(changed_pod))
         asked: list[tuple[Object, Object | None]] = []
@@ -170,6 +170,12 @@ def _changed_pod(attempt: Attempt) -> Object | None:
     before = (attempt.old or {}).get("spec") or {}
     kept = {name: before[name] for name in ("priority", "preemptionPolicy") if name in before}
     return {**attempt.object, "spec": {**kept, **attempt.object.get("spec", {})}}
+
+
+def _with_account(pod: Object) -> Object:
+    """Return a new pod with the service account that it runs as. Nobody makes it or looks for it here, and no token is mounted."""
+    account = pod["spec"].get("serviceAccountName") or "default"
+    return {**pod, "spec": {**pod["spec"], "serviceAccountName": account, "serviceAccount": account}}
 
 
 def _classed(store: ObjectStore, pod: Object) -> Object:

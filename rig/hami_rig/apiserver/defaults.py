@@ -51,7 +51,7 @@ def _pod(body: Object) -> Object:
             spec[name] = [_container(each) for each in spec[name]]
     if "volumes" in spec:
         spec["volumes"] = [_volume(each) for each in spec["volumes"]]
-    if "serviceAccountName" in spec:
+    if "serviceAccountName" in spec:  # the older name of the same
         spec["serviceAccount"] = spec["serviceAccountName"]
     return {**body, "spec": spec}
 

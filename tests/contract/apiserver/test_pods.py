@@ -31,6 +31,13 @@ async def test_what_a_pod_leaves_out_is_filled_in(api: Api) -> None:
     assert pod["metadata"]["generation"] == 1
 
 
+async def test_a_pod_runs_as_the_account_default_where_it_names_no_other(api: Api) -> None:
+    assert (await api.post(f"/api/v1/namespaces/{api.namespace}/serviceaccounts", {"metadata": {"name": "mine"}})).code == 201
+    for named, found in ({}, "default"), ({"serviceAccountName": ""}, "default"), ({"serviceAccountName": "mine"}, "mine"):
+        spec = (await api.post(api.pods, a_pod(**named), dryRun="All")).body["spec"]
+        assert (spec["serviceAccountName"], spec["serviceAccount"]) == (found, found)
+
+
 async def test_quantities_become_canonical_and_limits_become_requests(api: Api) -> None:
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "3000", "cpu": 0.5, "memory": "16384Mi", "hami.io/none": None}
     pod = (await api.post(api.pods, a_pod(container={"resources": {"limits": limits}}))).body
