@@ -142,7 +142,8 @@ def _rows(vendor: Vendor) -> Iterator[tuple[str, str]]:
     yield "devices", f"`{vendor.count_resource}`"
     yield "memory", vendor.memory_resource and f"`{vendor.memory_resource}`, {unit}"
     yield "memory, percent", vendor.memory_percent_resource and f"`{vendor.memory_percent_resource}`"
-    yield "cores", vendor.cores_resource and f"`{vendor.cores_resource}`"
+    own = ", percent as quotas count them too; booked in the card's own units" if vendor.books_own_units else ""
+    yield "cores", vendor.cores_resource and f"`{vendor.cores_resource}`{own}"
     yield "cores where nothing is said", _defaults(vendor)
     keys = vendor.selector_keys
     yield "models", _keys(keys.use_types, keys.avoid_types)

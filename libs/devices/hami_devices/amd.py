@@ -1,18 +1,24 @@
-"""AMD. Cores are asked in percent and booked as compute units; the assignment's text names the model, as AMD's plugin expects."""
+"""AMD. Cores are asked in percent, as quotas count them, and booked as compute units; the text names the model, as AMD's plugin expects."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
 
 from hami_devices.config_sections import AmdConfig
 from hami_devices.model import DeviceRequest, DeviceState, Reason
+from hami_devices.requests import RequestError, quantity
 from hami_devices.rules import Demand, Rules
 from hami_devices.vendor import SelectorKeys, Vendor
-from hami_protocol import keys
+from hami_protocol import keys, quantities
 from hami_protocol.devices import DeviceShare, RegisteredDevice
+from hami_protocol.kubernetes import Container
 
 NAME = "AMD"
 DEVICE_TYPE = "amd"
+WHOLE = 100
 
 
 def vendor(config: AmdConfig) -> Vendor:
@@ -33,10 +39,12 @@ def vendor(config: AmdConfig) -> Vendor:
             use_uuids="amd.com/use-gpu-uuid",
             avoid_uuids="amd.com/nouse-gpu-uuid",
         ),
-        default_cores=100,
-        whole_device_cores=100,
+        default_cores=WHOLE,
+        whole_device_cores=WHOLE,
         least_cores=1,
+        books_own_units=True,
         rules=Rules(demand=_demand, names_model=True),
+        recall=partial(_recall, config),
         visible_env="ROCR_VISIBLE_DEVICES",
         environment=_environment,
     )
@@ -51,9 +59,20 @@ def _demand(state: DeviceState, request: DeviceRequest) -> Demand | Reason:
     total = state.device.cores
     if request.cores and not total:
         return Reason.CORES
-    everything = request.whole and not request.cores
-    cores = compute_units(100 if everything else request.cores, total) if request.cores or everything else 0
-    return Demand(memory_mib=request.memory_on(state.device.memory_mib), cores=cores)
+    percent = WHOLE if request.whole and not request.cores else request.cores
+    cores = compute_units(percent, total) if percent else 0
+    return Demand(memory_mib=request.memory_on(state.device.memory_mib), cores=cores, cores_percent=percent)
+
+
+def _recall(config: AmdConfig, share: DeviceShare, container: Container, annotations: Mapping[str, str]) -> DeviceShare:
+    """The text has compute units; what was asked is in the container's limits. What cannot be read there counts as a whole card."""
+    del annotations
+    try:
+        asked = quantity(container, "", config.cores_resource) if config.cores_resource else None
+        percent = WHOLE if asked is None else asked.read(quantities.parse_count)
+    except RequestError:
+        percent = WHOLE
+    return msgspec.structs.replace(share, cores_percent=percent if 0 < percent < WHOLE else WHOLE)
 
 
 def _environment(shares: Sequence[DeviceShare], devices: Mapping[str, RegisteredDevice]) -> dict[str, str]:

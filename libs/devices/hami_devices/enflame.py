@@ -24,7 +24,7 @@ from hami_devices.vendor import Asking, Granted, SelectorKeys, Vendor
 from hami_protocol import keys, quantities
 from hami_protocol.devices import DeviceShare, RegisteredDevice
 from hami_protocol.errors import QuantityError, RecordError
-from hami_protocol.kubernetes import Node, Quantity
+from hami_protocol.kubernetes import Container, Node, Quantity
 
 WHOLE, SLICED = "GCU", "Enflame"
 WHOLE_AMOUNT = 100
@@ -283,7 +283,7 @@ def _assigned(granted: Granted, share: DeviceShare) -> dict[str, Any]:
     }
 
 
-def _recall(share: DeviceShare, container: str, annotations: Mapping[str, str]) -> DeviceShare:
+def _recall(share: DeviceShare, container: Container, annotations: Mapping[str, str]) -> DeviceShare:
     """A share takes as many slots as it has slices, which the text does not say.
 
     Raises:
@@ -293,9 +293,9 @@ def _recall(share: DeviceShare, container: str, annotations: Mapping[str, str]) 
     if not text:
         return share
     try:
-        request = msgspec.json.decode(text)[container]["request"]
+        request = msgspec.json.decode(text)[container.name]["request"]
     except (msgspec.DecodeError, RecursionError, KeyError, TypeError, IndexError) as exc:
-        raise RecordError(CONTAINERS, 0, f"says nothing that can be read of container {container}") from exc
+        raise RecordError(CONTAINERS, 0, f"says nothing that can be read of container {container.name}") from exc
     if isinstance(request, bool) or not isinstance(request, int) or not 0 < request <= _MAX:
-        raise RecordError(CONTAINERS, 0, f"container {container} has {str(request)[:32]} slices; accepted: 1 to {_MAX}")
+        raise RecordError(CONTAINERS, 0, f"container {container.name} has {str(request)[:32]} slices; accepted: 1 to {_MAX}")
     return msgspec.structs.replace(share, slots=request)

@@ -287,6 +287,7 @@ def share_of(state: DeviceState, request: DeviceRequest) -> DeviceShare:
         type=clean(state.device.type) if request.rules.names_model else state.vendor,
         memory_mib=need.memory_mib,
         cores=need.cores,
+        cores_percent=need.cores_percent,
         slots=need.slots,
         mark=need.mark,
         instance=need.instance,

@@ -25,6 +25,7 @@ from hami_devices.vendor import Asking, Granted, SelectorKeys, Vendor
 from hami_protocol import keys
 from hami_protocol.devices import Count, DeviceShare, RegisteredDevice
 from hami_protocol.errors import RecordError
+from hami_protocol.kubernetes import Container
 
 NAME = "Metax-SGPU"
 DEVICE_TYPE = "metax-sgpu"
@@ -256,7 +257,7 @@ def _written(granted: Granted) -> Mapping[str, str]:
     return {ALLOCATED: msgspec.json.encode(listed).decode(), TIME: str(granted.time_ns)}
 
 
-def _recall(share: DeviceShare, container: str, annotations: Mapping[str, str]) -> DeviceShare:
+def _recall(share: DeviceShare, container: Container, annotations: Mapping[str, str]) -> DeviceShare:
     del container
     app_class, qos = annotations.get(APP_CLASS, ""), annotations.get(QOS, BEST_EFFORT)
     if app_class == ONLINE:

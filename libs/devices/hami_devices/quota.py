@@ -6,7 +6,8 @@ decides; zero means none, absent means unlimited, and a limit that cannot be rea
     max(applications and sidecars, the peak of init containers with the sidecars started before them)
 
 per resource, each container's amount times its devices: the same at admission, from what a pod asks, and in the scheduler's ledger, from
-what pods hold. A share of memory in percent is an amount only once there is a card: at admission it counts nothing.
+what pods hold. Cores count in the unit of their resource, in whatever unit a vendor books them. A share of memory in percent is an amount only
+once there is a card: at admission it counts nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, NamedTuple
 
 from hami_devices.model import Charge, PodRequest
 from hami_devices.vendor import Vendor
@@ -32,6 +33,26 @@ Amount = tuple[int, int, int]
 Totals = Mapping[str, Amount]
 """By vendor, over all its devices."""
 NOTHING: Final[Amount] = (0, 0, 0)
+
+
+class CoreUnits(NamedTuple):
+    """Vendors whose cores are counted otherwise than they are booked."""
+
+    in_bits: frozenset[str] = frozenset()
+    """Booked as bits, of which each counts 1."""
+    in_percent: frozenset[str] = frozenset()
+    """Booked in the card's own units, and counted in percent as they were asked."""
+
+
+AS_BOOKED: Final = CoreUnits()
+
+
+def core_units(vendors: Sequence[Vendor]) -> CoreUnits:
+    """How the cores of these vendors are counted."""
+    return CoreUnits(
+        frozenset(vendor.name for vendor in vendors if vendor.cores_are_bits),
+        frozenset(vendor.name for vendor in vendors if vendor.books_own_units),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +87,7 @@ class QuotaLimits:
         self._memory_units = {vendor.memory_resource: vendor.memory_unit_mib for vendor in vendors if vendor.memory_resource}
         counted = {name for vendor in vendors for name in (vendor.count_resource, vendor.cores_resource) if name}
         self._resources = counted | self._memory_units.keys()
-        self.in_bits = frozenset(vendor.name for vendor in vendors if vendor.cores_are_bits)
-        """Vendors whose cores are bits."""
+        self.core_units = core_units(vendors)
         self._limits: dict[str, dict[str, tuple[Limit, ...]]] = {}
 
     def __bool__(self) -> bool:
@@ -169,17 +189,21 @@ def totals_of(
     charges: Sequence[Charge],
     running_charges: Sequence[Charge],
     *,
-    in_bits: Collection[str] = (),
+    units: CoreUnits = AS_BOOKED,
 ) -> tuple[Totals, Totals]:
     """What a pod holds of each vendor in all: at its peak, and when its init containers are over.
 
     The peak is that of the sums, not the sum of each device's peak: an init container on one card and an application on another are never
-    there at once. ``in_bits`` are the vendors whose cores are bits, of which each counts 1.
+    there at once. ``units``: how cores are counted.
     """
     running: dict[str, Amount] = {}
     for charge in running_charges:
-        cores = charge.cores.bit_count() if charge.vendor in in_bits else charge.cores
+        cores = charge.cores.bit_count() if charge.vendor in units.in_bits else charge.cores
         running[charge.vendor] = _sum(running.get(charge.vendor, NOTHING), (charge.shares, charge.memory_mib, cores))
+    for assignment in assignments if units.in_percent else ():
+        if assignment.vendor in units.in_percent and assignment.vendor in running:
+            stay = [share for each in assignment.containers if each.kind is not ContainerKind.INIT for share in each.shares]
+            running[assignment.vendor] = (*running[assignment.vendor][:2], sum(share.cores_percent for share in stay))
     if charges == running_charges:  # no init container needs more of anything
         return running, running
     peak = dict(running)
@@ -188,7 +212,8 @@ def totals_of(
         for container in assignment.containers:
             beside = held
             for share in container.shares:
-                cores = share.cores.bit_count() if assignment.vendor in in_bits else share.cores
+                cores = share.cores.bit_count() if assignment.vendor in units.in_bits else share.cores
+                cores = share.cores_percent if assignment.vendor in units.in_percent else cores
                 beside = _sum(beside, (share.slots, share.memory_mib, cores))
             if container.kind is ContainerKind.INIT:
                 peak[assignment.vendor] = _larger(peak.get(assignment.vendor, NOTHING), beside)
@@ -211,7 +236,7 @@ class Allowance:
     def __init__(self, book: QuotaLimits, limits: Sequence[Limit], used: Totals) -> None:
         self._book = book
         self._limits = limits
-        self.in_bits = book.in_bits
+        self.core_units = book.core_units
         self._used = book.amounts(used)
 
     def exceeded(self, asked: Totals) -> str | None:

@@ -67,10 +67,11 @@ def _recalled(held: VendorAssignment, vendor: Vendor, pod: Pod) -> VendorAssignm
     recall = vendor.recall
     if recall is None:
         return held
+    containers = [each.container for each in containers_in_order(pod)]
     return msgspec.structs.replace(
         held,
         containers=tuple(
-            msgspec.structs.replace(each, shares=tuple(recall(share, each.container, pod.metadata.annotations) for share in each.shares))
-            for each in held.containers
+            msgspec.structs.replace(each, shares=tuple(recall(share, container, pod.metadata.annotations) for share in each.shares))
+            for container, each in zip(containers, held.containers, strict=False)
         ),
     )

@@ -21,6 +21,8 @@ class Demand(NamedTuple):
 
     memory_mib: int
     cores: int
+    cores_percent: int = 0
+    """Of the card, as it was asked, where cores are booked in the card's own units."""
     slots: int = 1
     mark: str = ""
     """How it uses the device, in the vendor's own words, where others on it must know."""

@@ -138,14 +138,16 @@ class Vendor:
     """What the webhook changes on a container that asks for devices, where that is more than to add a count that is missing."""
     cores_are_bits: bool = False
     """Which cores of a device a share takes, a bit each, rather than how much of them."""
+    books_own_units: bool = False
+    """Cores are asked in percent, as quotas count them, and booked in units of which each card has its own number."""
     rules: Rules = PLAIN
     """How its devices are fitted."""
     written_keys: tuple[str, ...] = ()
     """Pod annotations that ``written`` makes."""
     written: Callable[[Granted], Mapping[str, str]] | None = None
     """What its device plugin reads on a pod besides the assignment."""
-    recall: Callable[[DeviceShare, str, Mapping[str, str]], DeviceShare] | None = None
-    """A share as it stands in the assignment's text, with what its container's name and the pod's annotations say of it besides."""
+    recall: Callable[[DeviceShare, Container, Mapping[str, str]], DeviceShare] | None = None
+    """A share as it stands in the assignment's text, with what its container and the pod's annotations say of it besides."""
     locks_nodes: bool = True
     """Whether its device plugin finds its pod by the node's lock."""
     own_lock: OwnLock | None = None

@@ -80,6 +80,8 @@ class DeviceShare(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     """The vendor's common word, as ``NVIDIA``; the model, where the vendor writes that."""
     memory_mib: Count
     cores: Count
+    cores_percent: Count = 0
+    """Of the card, as it was asked, where cores are booked in the card's own units; 0 where they are not."""
     slots: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
     """How many of the device's shares it takes."""
     mark: str = ""

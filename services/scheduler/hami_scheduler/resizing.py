@@ -21,7 +21,7 @@ from hami_devices.accounting import charges_of
 from hami_devices.catalog import Catalog
 from hami_devices.fit import WHOLE_CORES
 from hami_devices.model import Charge, DeviceState
-from hami_devices.quota import totals_of
+from hami_devices.quota import CoreUnits, totals_of
 from hami_protocol import keys
 from hami_protocol.devices import ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.events import AllocationEvent, Event, PodReleased, ShareResizeApplied, ShareResized, ShareResizeRefused
@@ -328,7 +328,7 @@ class Resizing:
             waiting.set_result(refusal)
 
 
-def totals(entry: Entry) -> dict[str, tuple[int, int, int]]:
-    """What the entry's pod holds of each vendor: slots, memory and cores."""
-    peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges)
+def totals(entry: Entry, units: CoreUnits) -> dict[str, tuple[int, int, int]]:
+    """What the entry's pod holds of each vendor: slots, memory and cores, these as ``units`` says."""
+    peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges, units=units)
     return dict(running if entry.phase is Phase.SHRUNK else peak)

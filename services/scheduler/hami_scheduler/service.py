@@ -393,7 +393,7 @@ class Scheduler:
     def _exceeded(self, entry: Entry) -> str | None:
         """Which quota of its namespace a pod that holds ``entry`` exceeds."""
         allowance = self.picture.allowance(entry.pod)
-        return None if allowance is None else allowance.exceeded(totals(entry))
+        return None if allowance is None else allowance.exceeded(totals(entry, self.picture.quotas.core_units))
 
     async def simulate(self, question: SimulationQuestion) -> Simulation:
         """Where pods would go, with nodes added. Changes nothing.

@@ -77,7 +77,7 @@ class QuotaBook:
                 return running if over else peak
         except ProtocolError:
             return None
-        return self._limits.amounts(totals_of(assignments, *charges_of(assignments), in_bits=self._limits.in_bits)[over])
+        return self._limits.amounts(totals_of(assignments, *charges_of(assignments), units=self._limits.core_units)[over])
 
     def used(self, namespace: str) -> Mapping[str, int]:
         """What is placed in a namespace."""

@@ -25,8 +25,8 @@ LISTED = {
 """As a vendor's own plugin registers; our agent is not on the node."""
 
 
-async def mlu_node(world: World, **annotations: str) -> None:
-    await world.node("n1", annotations={**LISTED, **{LOCK.key: text for text in annotations.values()}})
+async def mlu_node(world: World, lock: str | None = None) -> None:
+    await world.node("n1", annotations=LISTED if lock is None else {**LISTED, LOCK.key: lock})
 
 
 async def mlu_pod(world: World, name: str, *, gpu: bool = False) -> Pod:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from hami_devices.accounting import charges_of
 from hami_devices.catalog import Catalog
 from hami_devices.model import Reason
-from hami_devices.quota import QuotaLimits
+from hami_devices.quota import QuotaLimits, totals_of
+from hami_devices.records import read_assignment
+from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.kubernetes import ObjectMeta, ResourceQuota, ResourceQuotaSpec
-from hami_scheduler.placement import ClusterState, Refusal
+from hami_scheduler.placement import ClusterState, Placement, Refusal
 from tests.builders import a_device, example
 from tests.unit.vendors.vendor_world import CATALOG, a_pod_asking, configured
 
@@ -98,3 +102,54 @@ def test_a_whole_card_counts_with_its_memory_where_room_is_reserved() -> None:
     judged = state.judge(request, ["n1"], uid="u", allowance=book.allowance("default", {}))
     assert isinstance(judged, Refusal)
     assert set(judged.reasons) == {str(Reason.QUOTA)}
+
+
+AMD, AMD_MEMORY, AMD_CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
+
+
+@pytest.mark.departs(
+    "cores of AMD count in percent, as they are asked, at admission and in the ledger; the reference's ledger counts compute units"
+)
+@pytest.mark.parametrize("units", [50, 304])
+def test_what_amds_pods_hold_counts_in_the_percent_that_they_asked(units: int) -> None:
+    book = limits_of(CATALOG, **{f"limits.{AMD_CORES}": "100"})
+
+    def judged(uid: str, percent: int, state: ClusterState) -> object:
+        request = CATALOG.read_pod(a_pod_asking({AMD: 1, AMD_MEMORY: 100, AMD_CORES: percent}))
+        allowance = book.allowance("default", state.used_in("default"))
+        found = state.judge(request, ["n1"], uid=uid, allowance=allowance)
+        if isinstance(found, Placement):
+            state.reserve(PodRef(namespace="default", name=uid, uid=uid), found, now=0.0)
+        return found
+
+    state = ClusterState(CATALOG)
+    cards = tuple(a_device(f"amd-{number}", memory_mib=40960, cores=units, type="AMD_MI300X") for number in range(2))
+    state.upsert_node("n1", {"AMD": cards})
+    assert isinstance(judged("one", 33, state), Placement)
+    assert isinstance(judged("two", 67, state), Placement)
+    assert book.amounts(state.used_in("default"))[AMD_CORES] == 100
+    refused = judged("three", 1, state)
+    assert isinstance(refused, Refusal)
+    assert set(refused.reasons) == {str(Reason.QUOTA)}
+    assert "limits.amd.com/gpucores: asks 1, 100 of 100 are used" in refused.summary
+    state.validate()
+
+
+@pytest.mark.parametrize(("limit", "percent"), [("33", 33), (None, 100), ("rubbish", 100), ("400", 100), ("0", 100)])
+def test_what_an_amd_pod_asked_is_known_again_from_the_pod_itself(limit: str | None, percent: int) -> None:
+    pod = a_pod_asking({AMD: 1, AMD_MEMORY: 100} | ({} if limit is None else {AMD_CORES: limit}))
+    pod = msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations={"hami.io/amd-devices-allocated": "amd-0,AMD_MI300X,100,100:;"}),
+    )
+    held = read_assignment(pod, CATALOG.vendor("AMD"))
+    assert held is not None
+    ((share,),) = [each.shares for each in held.containers]
+    assert (share.cores, share.cores_percent) == (100, percent)
+    assert book_of(held) == percent
+
+
+def book_of(held: VendorAssignment) -> int:
+    book = limits_of(CATALOG)
+    totals = totals_of((held,), *charges_of((held,)), units=book.core_units)
+    return book.amounts(totals[0])[AMD_CORES]

@@ -19,7 +19,7 @@ from hami_devices.quota import Allowance, totals_of
 from hami_devices.reasons import Misfit
 from hami_protocol.events import NodeShortfall
 from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, judge_all, node_scores
-from hami_scheduler.placement.outcomes import Placement, Refusal
+from hami_scheduler.placement.outcomes import Figures, Placement, Refusal
 from hami_scheduler.placement.table import Flags, Ints
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class OverQuota:
 
 
 def _exceeded(allowance: Allowance, fit: NodeFit) -> str | None:
-    totals = totals_of(fit.assignments, fit.charges, fit.running_charges, in_bits=allowance.in_bits)
+    totals = totals_of(fit.assignments, fit.charges, fit.running_charges, units=allowance.core_units)
     return allowance.exceeded(totals[0])
 
 
@@ -267,24 +267,21 @@ def _judge_one(
     return Refusal(
         failed={} if unresolvable else said,
         unresolvable=said if unresolvable else {},
-        summary=summarise(1, reasons, nearest),
         reasons=reasons,
-        nearest=nearest,
+        reckon=lambda: Figures(summarise(1, reasons, nearest), nearest),
     )
 
 
 def _refusal(judged: Judged, exceeded: str) -> Refusal:
     failed, unresolvable = judged.refused()
     reasons = judged.reasons()
-    nearest = () if exceeded else judged.nearest(NEAREST)
-    summary = summarise(judged.count, reasons, nearest)
-    return Refusal(
-        failed=failed,
-        unresolvable=unresolvable,
-        summary=f"{summary}. {exceeded}" if exceeded else summary,
-        reasons=reasons,
-        nearest=nearest,
-    )
+
+    def reckon() -> Figures:
+        nearest = () if exceeded else judged.nearest(NEAREST)
+        summary = summarise(judged.count, reasons, nearest)
+        return Figures(f"{summary}. {exceeded}" if exceeded else summary, nearest)
+
+    return Refusal(failed=failed, unresolvable=unresolvable, reasons=reasons, reckon=reckon)
 
 
 def summarise(nodes: int, reasons: Mapping[str, int], nearest: Sequence[NodeShortfall]) -> str:

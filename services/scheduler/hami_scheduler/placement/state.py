@@ -18,7 +18,7 @@ from hami_devices.accounting import charges_of
 from hami_devices.catalog import Catalog
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import Charge, DeviceState, PodRequest, Reason
-from hami_devices.quota import NOTHING, Allowance, Amount, Totals, totals_of
+from hami_devices.quota import NOTHING, Allowance, Amount, Totals, core_units, totals_of
 from hami_devices.reasons import Misfit
 from hami_devices.topology import PairScores
 from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
@@ -54,7 +54,7 @@ class ClusterState:
         self._pair_scores: dict[int, PairScores] = {}
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
-        self._in_bits = frozenset(vendor.name for vendor in catalog.vendors if vendor.cores_are_bits)
+        self._core_units = core_units(catalog.vendors)
         self._used_in: dict[str, dict[str, Amount]] = {}
         self._ranks: Ints | None = None
         self._last_names: tuple[tuple[int, int], Ints] = ((0, 0), np.empty(0, np.int64))
@@ -408,7 +408,7 @@ class ClusterState:
 
     def _totals(self, entry: Entry) -> Totals:
         """What the entry's pod holds now, over all devices."""
-        peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges, in_bits=self._in_bits)
+        peak, running = totals_of(entry.assignments, entry.charges, entry.running_charges, units=self._core_units)
         return running if entry.phase is Phase.SHRUNK else peak
 
     def _count(self, entry: Entry, sign: int) -> None:
