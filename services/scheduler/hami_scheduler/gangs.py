@@ -18,7 +18,7 @@ from hami_protocol import keys
 from hami_protocol.devices import PodRef
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
-from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
+from hami_scheduler.placement import ClusterState, Figures, Phase, Placement, Refusal
 from hami_scheduler.placement.ledger import RESERVATION_SECONDS
 
 MOST_MEMBERS: Final = 1000
@@ -139,9 +139,9 @@ class Gangs:
             asked = request if member is pod else self._request(member)
             found_room = self._judge(pod_ref(member), asked, names) if asked is not None and asked.asks else None
             if not isinstance(found_room, Placement):
+                why = f": {found_room.summary}" if found_room is not None else ""  # asked for while what is kept is charged
                 for ref in kept:
                     self._state.release(ref.uid)
-                why = f": {found_room.summary}" if found_room is not None else ""
                 placed = there + len(kept)
                 return _refusal(names, UNFIT, f"pod group {group.name}: {size} members must be placed together, {placed} fit{why}")
             self._state.nominate(pod_ref(member), found_room, lapses_at=now + RESERVATION_SECONDS)
@@ -153,4 +153,4 @@ class Gangs:
 
 
 def _refusal(names: Sequence[str], reason: str, summary: str) -> Refusal:
-    return Refusal(failed=dict.fromkeys(names, reason), unresolvable={}, summary=summary, reasons={reason: len(names)}, nearest=())
+    return Refusal(failed=dict.fromkeys(names, reason), unresolvable={}, reasons={reason: len(names)}, reckon=lambda: Figures(summary))

@@ -6,7 +6,18 @@ calls: a caller that does not await in between can never give the same room twic
 """
 
 from hami_scheduler.placement.ledger import Entry, LedgerError, Phase
-from hami_scheduler.placement.outcomes import DeviceVerdict, Explanation, NodeVerdict, Placement, Refusal
+from hami_scheduler.placement.outcomes import DeviceVerdict, Explanation, Figures, NodeVerdict, Placement, Refusal
 from hami_scheduler.placement.state import ClusterState
 
-__all__ = ["ClusterState", "DeviceVerdict", "Entry", "Explanation", "LedgerError", "NodeVerdict", "Phase", "Placement", "Refusal"]
+__all__ = [
+    "ClusterState",
+    "DeviceVerdict",
+    "Entry",
+    "Explanation",
+    "Figures",
+    "LedgerError",
+    "NodeVerdict",
+    "Phase",
+    "Placement",
+    "Refusal",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from hami_devices.model import Charge
 from hami_protocol.devices import VendorAssignment
@@ -32,18 +34,40 @@ class Placement:
     """Why not, for each candidate where none helps."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures(NamedTuple):
+    """What a refusal says in figures."""
+
+    summary: str
+    """One sentence, for an Event."""
+    nearest: tuple[NodeShortfall, ...] = ()
+    """The nodes that come nearest."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """The pod fits on none of the candidates."""
+    """The pod fits on none of the candidates. Its figures are made when somebody asks for them, so that filter does not wait for them."""
 
     failed: Mapping[str, str]
     unresolvable: Mapping[str, str]
-    summary: str
-    """One sentence with figures, for an Event."""
     reasons: Mapping[str, int]
     """Short text to number of nodes."""
-    nearest: tuple[NodeShortfall, ...]
-    """The nodes that come nearest, with figures."""
+    reckon: Callable[[], Figures] = field(compare=False)
+    """Makes the figures, from the state at the moment of asking; asked at most once."""
+
+    @cached_property
+    def figures(self) -> Figures:
+        """The sentence, and the nodes that come nearest."""
+        return self.reckon()
+
+    @property
+    def summary(self) -> str:
+        """One sentence with figures, for an Event."""
+        return self.figures.summary
+
+    @property
+    def nearest(self) -> tuple[NodeShortfall, ...]:
+        """The nodes that come nearest, with figures."""
+        return self.figures.nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
