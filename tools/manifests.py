@@ -48,11 +48,13 @@ def generated() -> dict[str, str]:
 
     catalog = Catalog()
     makers: dict[str, Callable[[], str]] = {
+        "../compose/kube-scheduler.yaml": lambda: scheduler_configuration.of_rig(catalog.managed_resources),
         "base/scheduler/kube-scheduler.yaml": lambda: scheduler_configuration.text(catalog.managed_resources),
         "base/webhook/webhooks.yaml": lambda: webhook_configurations.text(catalog),
         "components/admission-policies/policies.yaml": lambda: admission_policies.text(catalog),
         "components/high-availability/kube-scheduler.yaml": lambda: scheduler_configuration.text(catalog.managed_resources, tls=True),
         "components/nats-accounts/accounts.conf": nats_configuration.text,
+        "components/nats-auth-callout/accounts.conf": nats_configuration.callout_text,
         "components/prometheus-operator/rules.yaml": prometheus_rules.text,
     }
     dashboards = {f"components/grafana-dashboards/{name}.json": text for name, text in grafana_dashboards.dashboards().items()}

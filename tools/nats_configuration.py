@@ -1,6 +1,7 @@
-"""Prints ``deploy/kustomize/components/nats-accounts/accounts.conf``: an account with a user for each service, and what each may do.
+"""Prints ``accounts.conf`` of ``deploy/kustomize/components/nats-accounts``: an account with a user for each service, and what each may do.
 
-Users have no passwords: a user is who has a certificate for its name (``verify_and_map`` in ``nats.conf``).
+Users have no passwords: a user is who has a certificate for its name (``verify_and_map`` in ``nats.conf``). With ``--auth-callout`` it is that of
+``components/nats-auth-callout``: who is none of these users shows a token, and the auth callout says whether it is an agent, and of which node.
 """
 
 from __future__ import annotations
@@ -17,26 +18,63 @@ HEADER = """\
 # The users of the bus, and what each may say and hear: `make docs` writes this file from hami_runtime/bus/permissions.py.
 # A user is who has a certificate for its name.
 """
+CALLOUT_HEADER = """\
+# Whoever else has a certificate shows the token of its service account: it is let in as the auth callout says, who alone has the issuer's key.
+"""
 ANSWER_SECONDS = 60
+AGENT = "hami-node-agent"
+CALLOUT = "hami-auth-callout"
+ISSUER = "AUTH_ISSUER"
+"""The server's variable with the public key that users are signed with."""
+CALLOUT_SECONDS = 4
+"""Less than a client of ours waits for its connection."""
 
 
 def users() -> dict[str, Permissions]:
-    """User name to what it may do."""
+    """User name to what it may do, where one user stands for all agents."""
     return {
         "hami-scheduler": permissions.scheduler(durable=DURABLE),
         "hami-registry": permissions.registry(durable=DURABLE),
-        "hami-node-agent": permissions.node_agent(durable=DURABLE),
+        AGENT: permissions.node_agent(None, durable=DURABLE),
         "hami-reader": permissions.reader(durable=DURABLE),
     }
 
 
 def text() -> str:
-    """The file."""
-    described = "".join(_user(name, may) for name, may in users().items())
-    return f"{HEADER}accounts {{\n  HAMI {{\n    jetstream: enabled\n    users: [\n{described}    ]\n  }}\n  SYS {{}}\n}}\nsystem_account: SYS\n"
+    """The file without the auth callout."""
+    return HEADER + _accounts({"HAMI": users(), "SYS": {}})
+
+
+def callout_text() -> str:
+    """The file with it: the agents' user is not in it, and whoever is not in it is asked about."""
+    named = {name: may for name, may in users().items() if name != AGENT}
+    accounts = _accounts({"HAMI": named, "AUTH": {CALLOUT: permissions.auth_callout()}, "SYS": {}})
+    asked = f"""\
+authorization {{
+  timeout: {CALLOUT_SECONDS}
+  auth_callout {{
+    issuer: ${ISSUER}
+    account: AUTH
+    auth_users: [{", ".join(f'"{name}"' for name in (*named, CALLOUT))}]
+  }}
+}}
+"""
+    return HEADER + CALLOUT_HEADER + accounts + asked
+
+
+def _accounts(accounts: dict[str, dict[str, Permissions]]) -> str:
+    return f"accounts {{\n{''.join(_account(name, members) for name, members in accounts.items())}}}\nsystem_account: SYS\n"
+
+
+def _account(name: str, members: dict[str, Permissions]) -> str:
+    if not members:
+        return f"  {name} {{}}\n"
+    streams = "    jetstream: enabled\n" if name == "HAMI" else ""
+    return f"  {name} {{\n{streams}    users: [\n{''.join(_user(user, may) for user, may in members.items())}    ]\n  }}\n"
 
 
 def _user(name: str, may: Permissions) -> str:
+    allowed = f"allow: {_list(may.publish)}" if may.publish else 'deny: [">"]'
     denied = f"\n            deny: {_list(may.deny_publish)}" if may.deny_publish else ""
     answers = f'\n          allow_responses: {{max: 1, expires: "{ANSWER_SECONDS}s"}}' if may.answers else ""
     return f"""\
@@ -44,7 +82,7 @@ def _user(name: str, may: Permissions) -> str:
         user: "{name}"
         permissions: {{
           publish: {{
-            allow: {_list(may.publish)}{denied}
+            {allowed}{denied}
           }}
           subscribe: {{
             allow: {_list(may.subscribe)}
@@ -61,7 +99,7 @@ def _list(subjects: tuple[str, ...]) -> str:
 
 def main() -> None:
     """Print it."""
-    sys.stdout.write(text())
+    sys.stdout.write(callout_text() if "--auth-callout" in sys.argv[1:] else text())
 
 
 if __name__ == "__main__":

@@ -50,12 +50,15 @@ USAGE = StreamSpec(
 )
 STREAMS = (DEVICES, ALLOCATIONS, VERDICTS, USAGE)
 
+INBOX = "_INBOX"
+"""Below it are the subjects that answers go to."""
 ALL_DEVICES = "hami.v1.devices.>"
 ALL_LIVENESS = "hami.v1.liveness.>"
 ALL_ALLOCATIONS = "hami.v1.allocations.>"
 ALL_GRANTS = "hami.v1.allocations.*.*.*.grant"
 ALL_OUTCOMES = "hami.v1.allocations.*.*.*.outcome"
 ALL_VERDICTS = "hami.v1.verdicts.>"
+ALL_USAGE = "hami.v1.usage.>"
 
 ASK_EXPLAIN = "hami.v1.ask.explain"
 ASK_SIMULATE = "hami.v1.ask.simulate"
@@ -117,6 +120,11 @@ def verdict(namespace: str, pod: str) -> str:
 def usage(node: str) -> str:
     """Where a node's agent reports measured use."""
     return f"hami.v1.usage.{token(node)}"
+
+
+def inbox(node: str) -> str:
+    """Where answers to a node's own agent go, and where nobody else listens."""
+    return f"{INBOX}.{token(node)}"
 
 
 def subject_of(event: events.Event, *, by_agent: bool = False) -> str:

@@ -41,6 +41,9 @@ class ProcessSettings(Struct, frozen=True, kw_only=True):
     nats_ca: Annotated[str, Meta(description="path of the certificate authority of NATS; TLS is used where it is given")] = ""
     nats_certificate: Annotated[str, Meta(description="path of our own certificate for NATS")] = ""
     nats_key: Annotated[str, Meta(description="path of its key")] = ""
+    nats_replicas: Annotated[
+        int, Meta(description="on how many NATS servers each stream is kept, by whoever makes streams; 3 in a cluster of three", ge=1, le=5)
+    ] = 1
     kubeconfig: Annotated[str, Meta(description="path of a kubeconfig; empty means the service account of the pod")] = ""
     kube_context: Annotated[str, Meta(description="context in the kubeconfig; empty means its current one")] = ""
     namespace: Annotated[str, Meta(description="namespace of our own leases, secrets and events", min_length=1)] = "kube-system"

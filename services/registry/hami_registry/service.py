@@ -7,13 +7,15 @@ from contextlib import suppress
 from itertools import groupby
 
 import msgspec
+import structlog
 
 from hami_devices.catalog import Catalog
 from hami_protocol import subjects
 from hami_protocol.inventory import DeviceGroup, Inventory, InventoryNode
 from hami_registry.devices import DeviceMirror
 from hami_registry.outcomes import OutcomeFollower
-from hami_runtime.bus.port import Bus, BusUnavailable
+from hami_registry.web.feed import Feed
+from hami_runtime.bus.port import Bus, BusError
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, Cluster
 from hami_runtime.kube.events import EventRecorder
@@ -22,6 +24,7 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
 
+log = structlog.get_logger()
 LEASE_NAME = "hami-registry"
 _RETRY_SECONDS = 1.0
 _SILENCE_SECONDS = 2.0
@@ -45,6 +48,7 @@ class Registry:
         """Make a replica called ``identity``, whose Lease is in ``namespace``."""
         self._bus = bus
         self._clock = clock
+        self._vendors = catalog.vendors
         self._nodes = Informer(cluster, NODES, clock=clock, telemetry=telemetry)
         self._events = EventRecorder(cluster, clock, "hami-registry", telemetry=telemetry)
         self.mirror = DeviceMirror(
@@ -97,6 +101,16 @@ class Registry:
             ),
         )
 
+    def page(self) -> Feed:
+        """What the web page shows, to be run beside this replica; another one each time."""
+        return Feed(
+            self._bus,
+            self._clock,
+            self._vendors,
+            devices=lambda: self.mirror.rules.inventory(self._clock.monotonic(), self._clock.utc()),
+            find_node=self._nodes.get,
+        )
+
     def _lead(self, leading: bool) -> None:
         self.mirror.lead(leading)
         begins, ends = (self._leads, self._follows) if leading else (self._follows, self._leads)
@@ -124,7 +138,8 @@ class Registry:
             try:
                 await self._bus.ensure_streams((subjects.DEVICES, subjects.ALLOCATIONS))
                 return
-            except BusUnavailable:
+            except BusError as exc:  # not there, or a cluster that is not whole yet
+                log.warning("streams cannot be made yet", error=str(exc))
                 await sleep_until(stop, _RETRY_SECONDS)
 
     async def _stand(self, stop: asyncio.Event) -> None:

@@ -17,7 +17,6 @@ from hami_devices.config import ConfigError, DeviceConfig
 from hami_runtime import lifecycle, logs
 from hami_runtime import settings as process_settings
 from hami_runtime.bus import jetstream
-from hami_runtime.bus.credentials import Credentials, tls_context
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import HealthServer, serve_app
 from hami_runtime.kube import http as kube
@@ -58,10 +57,7 @@ async def run(settings: Settings) -> None:
         cluster = await stack.enter_async_context(
             kube.connect(settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-scheduler", telemetry=telemetry)
         )
-        credentials, tls = Credentials.of(settings), tls_context(settings)
-        bus = await stack.enter_async_context(
-            jetstream.connect(settings.nats_url, name="hami-scheduler", credentials=credentials, tls=tls, telemetry=telemetry)
-        )
+        bus = await stack.enter_async_context(jetstream.connect_process(settings, name="hami-scheduler", telemetry=telemetry))
         scheduler = Scheduler(
             cluster=cluster,
             bus=bus,

@@ -11,7 +11,7 @@ class NatsServer:
     """A real NATS server with JetStream, which can be killed and started again on the same port and data."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._arguments = arguments
         self._process: asyncio.subprocess.Process | None = None
         self.port = -1
@@ -21,17 +21,17 @@ class NatsServer:
         return f"nats://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        ports = self._folder / "ports"
+        ports = self.folder / "ports"
         ports.mkdir(exist_ok=True)
         for old in ports.iterdir():
             old.unlink()
         program = Path(sys.executable).with_name("nats-server")
-        listen = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self._folder / "data"), "--ports_file_dir", str(ports)]
-        with (self._folder / "log").open("ab") as log:
+        listen = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "data"), "--ports_file_dir", str(ports)]
+        with (self.folder / "log").open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(program, *listen, *self._arguments, stdout=log, stderr=log)
         async with asyncio.timeout(20):
             while not (files := list(ports.glob("*.ports"))) or not (text := files[0].read_text()):
-                assert self._process.returncode is None, (self._folder / "log").read_text()
+                assert self._process.returncode is None, (self.folder / "log").read_text()
                 await asyncio.sleep(0.02)
         self.port = int(json.loads(text)["nats"][0].rpartition(":")[2])
 

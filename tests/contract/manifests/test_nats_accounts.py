@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,63 +15,20 @@ from hami_runtime.bus.filters import matches
 from hami_runtime.bus.jetstream import JetStreamBus
 from hami_runtime.settings import ProcessSettings
 from tests.certificates import Authority
-from tests.contract.bus.conftest import NatsServer
+from tests.contract.manifests.production import ProductionBus, production_bus
 from tools import nats_configuration
 
 pytestmark = pytest.mark.nats
 WIRE = Path(__file__).parents[1] / "wire"
-COMPONENT = Path(__file__).parents[3] / "deploy" / "kustomize" / "components" / "nats-accounts"
 GRANT = subjects.grant("node-1", "default", "p")
 OUTCOME = subjects.outcome("node-1", "default", "p")
 DEVICES = subjects.devices("node-1", "nvidia")
 
 
-class Bus:
-    """A server with the production overlay's configuration, and who has a certificate for it."""
-
-    def __init__(self, server: NatsServer, authority: Authority) -> None:
-        self.server = server
-        self._authority = authority
-
-    def issue(self, user: str) -> tuple[Path, Path]:
-        return self._authority.issue(user, user)
-
-    def tls(self, user: str | None) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(self._authority.certificate))
-        if user is not None:
-            context.load_cert_chain(*self.issue(user))
-        return context
-
-    @asynccontextmanager
-    async def connect(self, user: str) -> AsyncIterator[JetStreamBus]:
-        async with jetstream.connect(self.server.url, name=user, tls=self.tls(user)) as bus:
-            async with asyncio.timeout(20):
-                await bus.wait_connected()
-            yield bus
-
-
 @pytest.fixture
-async def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
-    monkeypatch.setenv("POD_NAME", "hami-nats-0")
-    authority = Authority(tmp_path)
-    certificate, key = authority.issue("server")
-    text = (COMPONENT / "nats.conf").read_text()
-    for given, here in (
-        ("/etc/nats-tls/tls.crt", str(certificate)),
-        ("/etc/nats-tls/tls.key", str(key)),
-        ("/etc/nats-tls/ca.crt", str(authority.certificate)),
-        ("/run/nats/nats.pid", str(tmp_path / "nats.pid")),
-        ("store_dir: /data", ""),  # the command line names it
-        ("0.0.0.0:8222", "127.0.0.1:-1"),
-    ):
-        assert given in text
-        text = text.replace(given, here)
-    (tmp_path / "nats.conf").write_text(text)
-    (tmp_path / "accounts.conf").write_text((COMPONENT / "accounts.conf").read_text())
-    server = NatsServer(tmp_path, "--config", str(tmp_path / "nats.conf"))
-    await server.start()
-    yield Bus(server, authority)
-    await server.kill()
+async def bus(tmp_path: Path) -> AsyncIterator[ProductionBus]:
+    async with production_bus(tmp_path, "nats-accounts") as bus:
+        yield bus
 
 
 def a_message(subject: str) -> Message:
@@ -88,7 +43,7 @@ async def first(bus: JetStreamBus, stream: subjects.StreamSpec, subject: str, *,
         return delivery.message.subject
 
 
-async def test_each_service_does_all_that_it_does(bus: Bus) -> None:
+async def test_each_service_does_all_that_it_does(bus: ProductionBus) -> None:
     async with (
         bus.connect("hami-scheduler") as scheduler,
         bus.connect("hami-registry") as registry,
@@ -125,7 +80,7 @@ async def asked(reader: JetStreamBus, subject: str) -> bytes | None:
         return None
 
 
-async def test_questions_are_answered_by_whom_they_are_for(bus: Bus) -> None:
+async def test_questions_are_answered_by_whom_they_are_for(bus: ProductionBus) -> None:
     async def answer(question: bytes) -> bytes:
         return b"because " + question
 
@@ -159,7 +114,7 @@ async def test_questions_are_answered_by_whom_they_are_for(bus: Bus) -> None:
         ("hami-reader", DEVICES),
     ],
 )
-async def test_nobody_speaks_for_another(bus: Bus, user: str, subject: str) -> None:
+async def test_nobody_speaks_for_another(bus: ProductionBus, user: str, subject: str) -> None:
     async with bus.connect("hami-scheduler") as scheduler, bus.connect(user) as somebody:
         await scheduler.ensure_streams(subjects.STREAMS)
         with pytest.raises(MessageRefused):
@@ -167,7 +122,7 @@ async def test_nobody_speaks_for_another(bus: Bus, user: str, subject: str) -> N
 
 
 @pytest.mark.parametrize("user", ["hami-node-agent", "hami-reader"])
-async def test_who_only_reads_changes_no_stream_and_nobody_elses_consumer(bus: Bus, user: str) -> None:
+async def test_who_only_reads_changes_no_stream_and_nobody_elses_consumer(bus: ProductionBus, user: str) -> None:
     async with bus.connect("hami-scheduler") as scheduler, bus.connect("hami-registry") as registry, bus.connect(user) as somebody:
         await scheduler.ensure_streams(subjects.STREAMS)
         await scheduler.publish(a_message(GRANT))
@@ -187,13 +142,13 @@ async def test_who_only_reads_changes_no_stream_and_nobody_elses_consumer(bus: B
 
 
 @pytest.mark.parametrize("user", [None, "hami-nobody", "system"])
-async def test_who_has_no_certificate_for_a_user_is_not_let_in(bus: Bus, user: str | None) -> None:
+async def test_who_has_no_certificate_for_a_user_is_not_let_in(bus: ProductionBus, user: str | None) -> None:
     async with jetstream.connect(bus.server.url, name="stranger", tls=bus.tls(user)) as stranger:
         await asyncio.sleep(0.5)
         assert not stranger.connected
 
 
-async def test_who_has_a_certificate_of_another_authority_is_not_let_in(bus: Bus, tmp_path: Path) -> None:
+async def test_who_has_a_certificate_of_another_authority_is_not_let_in(bus: ProductionBus, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     context = bus.tls(None)
@@ -203,7 +158,7 @@ async def test_who_has_a_certificate_of_another_authority_is_not_let_in(bus: Bus
         assert not stranger.connected
 
 
-async def test_a_renewed_certificate_is_taken_at_the_next_connection(bus: Bus, tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_taken_at_the_next_connection(bus: ProductionBus, tmp_path: Path) -> None:
     authority, certificate, key = (tmp_path / name for name in ("mounted.ca", "mounted.crt", "mounted.key"))
     authority.write_bytes((tmp_path / "ca.crt").read_bytes())
 
@@ -224,7 +179,7 @@ async def test_a_renewed_certificate_is_taken_at_the_next_connection(bus: Bus, t
             await service.wait_connected()
 
 
-async def test_who_is_not_let_in_can_stop_at_any_moment(bus: Bus) -> None:
+async def test_who_is_not_let_in_can_stop_at_any_moment(bus: ProductionBus) -> None:
     tls = bus.tls("hami-nobody")
     for hundredths in range(1, 16):
         async with asyncio.timeout(10), jetstream.connect(bus.server.url, name="stranger", tls=tls):
@@ -253,9 +208,7 @@ def test_every_subject_has_one_service_that_may_publish_on_it() -> None:
         assert may == wanted
 
 
-@pytest.mark.parametrize(
-    "subject", [subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_INVENTORY, subjects.ASK_HOLDINGS]
-)
+@pytest.mark.parametrize("subject", [subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_INVENTORY, subjects.ASK_HOLDINGS])
 def test_a_question_has_one_service_that_answers_it(subject: str) -> None:
     users = nats_configuration.users()
     hears = {name for name, user in users.items() if any(matches(each, subject) for each in user.subscribe)}

@@ -72,6 +72,10 @@ CALLS: dict[str, set[Call]] = {
         *_own("get patch", "leases", "hami-registry", group=LEASES),
         *_own("create", "leases", group=LEASES),
     },
+    "hami-auth-callout": {
+        *_any("create", "tokenreviews", group="authentication.k8s.io"),  # whose token an agent shows, and on which node
+        *_own("get", "pods"),  # the pod of a token that does not name its node
+    },
     "hami-node-agent": {
         *_any("get list watch", "nodes"),  # its own: versions, and its records
         *_any("list watch", "pods"),  # its node's

@@ -13,6 +13,8 @@ KUSTOMIZE = Path(__file__).parents[3] / "deploy" / "kustomize"
 BASES = sorted(path.name for path in (KUSTOMIZE / "base").iterdir())
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
 SERVICES = ("node-agent", "registry", "scheduler", "webhook")
+AUTH_CALLOUT = "hami-auth-callout"
+"""In the production overlay alone, from the registry's image."""
 WORKLOADS = ("DaemonSet", "Deployment", "StatefulSet")
 
 Object = dict[str, Any]

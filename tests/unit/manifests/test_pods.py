@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.manifests.conftest import OVERLAYS, SERVICES, Manifests, build
+from tests.unit.manifests.conftest import AUTH_CALLOUT, OVERLAYS, SERVICES, Manifests, build
 
 Object = dict[str, Any]
 CRITICAL = "system-cluster-critical"
@@ -114,7 +114,11 @@ def test_a_pod_gets_no_variables_of_services_that_nobody_asked_for(placed: tuple
 
 def test_a_pod_gets_no_token_that_it_does_not_use(production: Manifests) -> None:
     assert production.pods["hami-nats"]["spec"]["automountServiceAccountToken"] is False
-    assert {pod["spec"].get("serviceAccountName") for pod in production.pods.values()} == {None, *(f"hami-{each}" for each in SERVICES)}
+    assert {pod["spec"].get("serviceAccountName") for pod in production.pods.values()} == {
+        None,
+        AUTH_CALLOUT,
+        *(f"hami-{each}" for each in SERVICES),
+    }
 
 
 def test_a_process_has_the_time_that_it_takes_to_stop(overlay: Manifests) -> None:

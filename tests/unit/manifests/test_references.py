@@ -7,8 +7,8 @@ import pytest
 from tests.unit.manifests.conftest import Manifests
 
 Object = dict[str, Any]
-MADE_LATER = {"hami-webhook-tls"}
-"""Secrets that a service makes itself."""
+MADE_LATER = {"hami-webhook-tls", "hami-auth-callout"}
+"""Secrets that a service makes itself, or whoever installs it."""
 
 
 def matches(selector: Object, labels: dict[str, str]) -> bool:
@@ -113,13 +113,24 @@ def test_who_may_call_whom(overlay: Manifests, source: str, target: str, wanted:
     assert allowed(overlay, source, target) == wanted
 
 
+def test_servers_of_the_bus_call_each_other_where_there_are_several(overlay: Manifests) -> None:
+    several = overlay.one("StatefulSet", "hami-nats")["spec"]["replicas"] > 1
+    assert allowed(overlay, "hami-nats", "hami-nats") == ({6222} if several else set())
+
+
+def test_the_auth_callout_reaches_the_bus_and_is_reached_by_nobody(production: Manifests) -> None:
+    assert allowed(production, "hami-auth-callout", "hami-nats") == {4222}
+    for name in production.pods:
+        assert allowed(production, name, "hami-auth-callout") == set()
+
+
 def test_replicas_of_the_scheduler_call_each_other_where_there_are_several(overlay: Manifests) -> None:
     several = overlay.one("Deployment", "hami-scheduler")["spec"]["replicas"] > 1
     assert allowed(overlay, "hami-scheduler", "hami-scheduler") == ({9394} if several else set())
 
 
 def test_of_what_there_are_several_one_at_a_time_goes(overlay: Manifests) -> None:
-    for workload in overlay.of("Deployment"):
+    for workload in overlay.of("Deployment", "StatefulSet"):
         budgets = [
             each for each in overlay.of("PodDisruptionBudget") if matches(each["spec"]["selector"], labels(workload["spec"]["template"]))
         ]

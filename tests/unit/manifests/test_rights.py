@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.manifests.calls import BUILT_IN, CALLS, Call
-from tests.unit.manifests.conftest import SERVICES, Manifests, build
+from tests.unit.manifests.conftest import AUTH_CALLOUT, SERVICES, Manifests, build
 
 Object = dict[str, Any]
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
@@ -43,9 +43,15 @@ def test_a_service_may_do_what_it_does_and_nothing_else(service: str) -> None:
     assert built_in == BUILT_IN.get(f"hami-{service}", set())
 
 
+def test_the_auth_callout_may_ask_who_somebody_is_and_nothing_else(production: Manifests) -> None:
+    allowed, built_in = granted(production, AUTH_CALLOUT)
+    assert allowed == CALLS[AUTH_CALLOUT]
+    assert not built_in
+
+
 def test_no_right_is_given_to_anybody_else(overlay: Manifests) -> None:
     accounts = {account["metadata"]["name"] for account in overlay.of("ServiceAccount")}
-    assert accounts == {f"hami-{service}" for service in SERVICES}
+    assert accounts - {AUTH_CALLOUT} == {f"hami-{service}" for service in SERVICES}
     for binding in overlay.of("RoleBinding", "ClusterRoleBinding"):
         (subject,) = binding["subjects"]
         assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", "hami-system")

@@ -1,24 +1,30 @@
 """What a pod's environment says is what its service reads: every variable is known, every value accepted, every port the one that is named."""
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from hami_node_agent.settings import Settings as AgentSettings
+from hami_registry.callout import responder
+from hami_registry.callout.main import new_secret
+from hami_registry.callout.settings import Settings as CalloutSettings
 from hami_registry.settings import Settings as RegistrySettings
 from hami_rig.scheduler import configuration
 from hami_runtime import settings
 from hami_scheduler.settings import Settings as SchedulerSettings
 from hami_webhook.settings import Settings as WebhookSettings
-from tests.unit.manifests.conftest import OVERLAYS, Manifests, build
+from tests.unit.manifests.conftest import AUTH_CALLOUT, OVERLAYS, Manifests, build
 
 Object = dict[str, Any]
 SETTINGS = {
-    "hami/node-agent": AgentSettings,
-    "hami/registry": RegistrySettings,
-    "hami/scheduler": SchedulerSettings,
-    "hami/webhook": WebhookSettings,
+    "node-agent": AgentSettings,
+    "install-shim": AgentSettings,
+    "auth-callout": CalloutSettings,
+    "registry": RegistrySettings,
+    "extender": SchedulerSettings,
+    "webhook": WebhookSettings,
 }
 GIVEN = {"metadata.namespace": "hami-system", "metadata.name": "hami-x-0", "spec.nodeName": "node-1", "status.podIP": "10.0.0.7"}
 
@@ -48,7 +54,7 @@ def ours() -> list[tuple[str, str, str]]:
 def test_a_service_accepts_its_environment(overlay_name: str, workload: str, name: str) -> None:
     pod = build(f"overlays/{overlay_name}").pods[workload]
     (container,) = [each for each in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]] if each["name"] == name]
-    read = settings.load(SETTINGS[container["image"].partition(":")[0]], environment(container))
+    read = settings.load(SETTINGS[name], environment(container))
     ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
     if ports:
         assert read.health_host == "0.0.0.0"
@@ -59,7 +65,10 @@ def test_a_service_accepts_its_environment(overlay_name: str, workload: str, nam
             assert ports.pop("extender") == read.extender_port
         assert not ports
     mounts = {mount["mountPath"] for mount in container.get("volumeMounts", ())}
-    for path in (read.nats_ca, read.nats_certificate, read.nats_key):
+    files = [read.nats_ca, read.nats_certificate, read.nats_key, read.nats_token_file]
+    if isinstance(read, CalloutSettings):
+        files.append(read.signing_key_file)
+    for path in files:
         assert not path or path.rpartition("/")[0] in mounts
     if isinstance(read, AgentSettings) and container["args"] == ["run"]:
         assert {f"{read.hook_path}/vgpu", read.plugin_folder, read.pod_resources_socket.rpartition("/")[0], read.cdi_folder} <= mounts
@@ -99,6 +108,49 @@ def test_an_extender_that_others_reach_shows_a_certificate_and_asks_for_one(over
     assert shown["serverName"] in overlay.one("Certificate", "hami-extender")["spec"]["dnsNames"]
     for container in containers.values():
         assert shown["certFile"].rpartition("/")[0] in {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_streams_are_kept_on_as_many_servers_as_there_are(overlay: Manifests) -> None:
+    servers = overlay.one("StatefulSet", "hami-nats")["spec"]["replicas"]
+    for workload, name in (("hami-scheduler", "extender"), ("hami-registry", "registry")):
+        (container,) = [each for each in overlay.pods[workload]["spec"]["containers"] if each["name"] == name]
+        assert settings.load(SETTINGS[name], environment(container)).nats_replicas == servers
+
+
+def test_the_servers_of_the_bus_know_each_other(production: Manifests) -> None:
+    nats = production.one("StatefulSet", "hami-nats")
+    (found,) = [each for each in production.of("ConfigMap") if each["metadata"]["name"].startswith("hami-nats")]
+    routes = re.findall(r"nats://([^:\"]+):(\d+)", found["data"]["cluster.conf"])
+    headless = production.one("Service", nats["spec"]["serviceName"])
+    domain = f"{headless['metadata']['name']}.hami-system.svc"
+    assert [name for name, _ in routes] == [f"hami-nats-{number}.{domain}" for number in range(nats["spec"]["replicas"])]
+    assert {int(port) for _, port in routes} == {port["port"] for port in headless["spec"]["ports"] if port["name"] == "cluster"}
+    assert f"*.{domain}" in production.one("Certificate", "hami-nats-server")["spec"]["dnsNames"]
+
+
+def test_an_agent_shows_the_bus_a_token_that_the_callout_asks_about_and_nobody_else_takes(production: Manifests) -> None:
+    pod = production.pods["hami-node-agent"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if "projected" in each]
+    (source,) = volume["projected"]["sources"]
+    token = source["serviceAccountToken"]
+    assert token["audience"] == responder.TOKEN_AUDIENCE
+    containers = {each["name"]: each for each in pod["containers"]}
+    read = settings.load(AgentSettings, environment(containers["node-agent"]))
+    (mount,) = [each for each in containers["node-agent"]["volumeMounts"] if each["name"] == volume["name"]]
+    assert read.nats_token_file == f"{mount['mountPath']}/{token['path']}"
+    asks = settings.load(CalloutSettings, environment(production.pods[AUTH_CALLOUT]["spec"]["containers"][0]))
+    assert asks.agent_account == pod["serviceAccountName"]
+    assert asks.user_seconds <= token["expirationSeconds"]
+
+
+def test_who_issues_users_and_who_believes_him_have_the_two_halves_of_one_secret(production: Manifests) -> None:
+    secret = yaml.safe_load(new_secret())
+    (issuer,) = [each for each in production.pods["hami-nats"]["spec"]["containers"][0]["env"] if each["name"] == "AUTH_ISSUER"]
+    (volume,) = [each for each in production.pods[AUTH_CALLOUT]["spec"]["volumes"] if each["name"] == "signing-key"]
+    named = issuer["valueFrom"]["secretKeyRef"]
+    assert named["name"] == volume["secret"]["secretName"] == secret["metadata"]["name"]
+    assert {named["key"], *(item["key"] for item in volume["secret"]["items"])} == set(secret["stringData"])
+    assert secret["metadata"]["namespace"] == "hami-system"
 
 
 def test_a_webhook_is_called_where_it_listens(overlay: Manifests) -> None:

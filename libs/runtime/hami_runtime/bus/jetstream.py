@@ -16,6 +16,7 @@ import structlog
 from msgspec import DecodeError
 from nats.aio.msg import Msg
 
+from hami_protocol import subjects as on_bus
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus import api
@@ -24,12 +25,14 @@ from hami_runtime.bus.filters import matches
 from hami_runtime.bus.port import BusError, BusUnavailable, Delivery, MessageRefused, NoReply, StartAt
 from hami_runtime.bus.pulling import Reader, Source
 from hami_runtime.bus.session import NobodyListens, Session
+from hami_runtime.lifecycle import sleep_until
 from hami_runtime.settings import ProcessSettings
 from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
+_PREPARE_SECONDS = 1.0
 _CANCELLED_AGAIN_SECONDS = 0.2
 
 Handler = Callable[[bytes], Awaitable[bytes]]
@@ -48,6 +51,7 @@ class JetStreamBus:
         tls: Tls,
         storage: str,
         replicas: int,
+        inbox: str,
         telemetry: Telemetry,
     ) -> None:
         self._servers = list(servers)
@@ -56,6 +60,7 @@ class JetStreamBus:
         self._tls = tls
         self._storage = storage
         self._replicas = replicas
+        self._inbox = inbox
         self._session: Session | None = None
         self._opened = asyncio.Event()
         self._specs: dict[str, StreamSpec] = {}
@@ -173,7 +178,9 @@ class JetStreamBus:
         try:
             while True:
                 try:
-                    session = await Session.open(self._servers, name=self._name, credentials=self._credentials, tls=self._tls_now())
+                    session = await Session.open(
+                        self._servers, name=self._name, credentials=self._credentials, tls=self._tls_now(), inbox=self._inbox
+                    )
                     pause_seconds = _FIRST_PAUSE_SECONDS
                     self._attempts.add(1, {"outcome": "connected"})
                     await self._use(session)
@@ -199,17 +206,29 @@ class JetStreamBus:
     async def _use(self, session: Session) -> None:
         """Offer a new connection to everybody and return when it has ended."""
         self._session = session
+        prepared = False
         try:
-            await self._ensure(session)
             for subject in tuple(self._handlers):
                 await self._answer(session, subject)
-        except (BusError, DecodeError) as exc:
-            log.warning("NATS does not let us prepare", error=str(exc))
+            prepared = await self._prepare(session)
+        except BusUnavailable as exc:
+            log.warning("questions cannot be answered yet", error=str(exc))
         log.info("NATS is connected")
         self._opened.set()
+        while not prepared and not await sleep_until(session.closed, _PREPARE_SECONDS):
+            prepared = await self._prepare(session)
         await session.closed.wait()
         self._opened.clear()
         log.warning("NATS has gone")
+
+    async def _prepare(self, session: Session) -> bool:
+        """Make the streams; False where that has to be tried again, as in a cluster that is not whole yet."""
+        try:
+            await self._ensure(session)
+        except (BusError, DecodeError) as exc:
+            log.warning("NATS does not let us prepare", error=str(exc), again_in_seconds=_PREPARE_SECONDS)
+            return False
+        return True
 
     async def _ensure(self, session: Session) -> None:
         for spec in self._specs.values():
@@ -240,15 +259,19 @@ class JetStreamBus:
                 answer = await session.ask(message.subject, message.data, headers=message.headers, timeout_seconds=timeout_seconds)
                 return api.published(message.subject, answer)
             except NobodyListens as exc:
-                if not any(matches(pattern, message.subject) for spec in self._specs.values() for pattern in spec.subjects):
+                if not any(matches(pattern, message.subject) for spec in self._known() for pattern in spec.subjects):
                     raise MessageRefused(f"{message.subject}: no stream keeps it") from exc
-                if again:  # somebody removed the stream, or the server lost it
+                if again:  # somebody removed the stream, or a cluster has no leader for it now
                     await self._ensure(session)
             except TimeoutError as exc:
                 raise BusUnavailable(f"{message.subject}: not acknowledged within {timeout_seconds:g} s") from exc
             except DecodeError as exc:
                 raise BusUnavailable(f"{message.subject}: the acknowledgement cannot be read: {exc}") from exc
         raise BusUnavailable(f"{message.subject}: no stream keeps it now")
+
+    def _known(self) -> Iterable[StreamSpec]:
+        """Streams that there are, or will be: those that this process makes, and those that others make for it."""
+        return (*self._specs.values(), *on_bus.STREAMS)
 
 
 @asynccontextmanager
@@ -260,6 +283,7 @@ async def connect(
     tls: Tls = None,
     storage: str = "file",
     replicas: int = 1,
+    inbox: str = on_bus.INBOX,
     telemetry: Telemetry = OFF,
 ) -> AsyncIterator[JetStreamBus]:
     """A bus that connects in the background: the context opens whether NATS is there or not, and closes what it opened.
@@ -271,6 +295,7 @@ async def connect(
         tls: a context for TLS, or what makes one, which is asked at every connection: files may be rotated.
         storage: ``file`` or ``memory``, for streams that have to be made.
         replicas: of streams.
+        inbox: below which subject answers are sent to us.
         telemetry: where connections and publishes are counted.
     """
     bus = JetStreamBus(
@@ -280,6 +305,7 @@ async def connect(
         tls=tls,
         storage=storage,
         replicas=replicas,
+        inbox=inbox,
         telemetry=telemetry,
     )
     keeping = asyncio.create_task(bus.keep_connected(), name=f"{name} to NATS")
@@ -292,8 +318,17 @@ async def connect(
 
 
 @asynccontextmanager
-async def connect_process(settings: ProcessSettings, *, name: str, telemetry: Telemetry = OFF) -> AsyncIterator[JetStreamBus]:
+async def connect_process(
+    settings: ProcessSettings, *, name: str, inbox: str = on_bus.INBOX, telemetry: Telemetry = OFF
+) -> AsyncIterator[JetStreamBus]:
     """``connect`` as a process's settings say."""
-    credentials, tls = Credentials.of(settings), tls_context(settings)
-    async with connect(settings.nats_url, name=name, credentials=credentials, tls=tls, telemetry=telemetry) as bus:
+    async with connect(
+        settings.nats_url,
+        name=name,
+        credentials=Credentials.of(settings),
+        tls=tls_context(settings),
+        replicas=settings.nats_replicas,
+        inbox=inbox,
+        telemetry=telemetry,
+    ) as bus:
         yield bus

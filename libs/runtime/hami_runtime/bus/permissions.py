@@ -14,8 +14,9 @@ from hami_protocol import subjects
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.api import PREFIX
 
-INBOXES = "_INBOX.>"
-ANY = "*"
+INBOXES = f"{subjects.INBOX}.>"
+AUTH_QUESTIONS = "$SYS.REQ.USER.AUTH"
+"""Where a NATS server asks about who connects."""
 
 
 class Permissions(Struct, frozen=True, kw_only=True):
@@ -74,17 +75,17 @@ def registry(*, durable: str) -> Permissions:
     )
 
 
-def node_agent(node: str = ANY, *, durable: str) -> Permissions:
-    """A node's agent: its own devices, outcomes and usage; reads grants.
+def node_agent(node: str | None, *, durable: str) -> Permissions:
+    """A node's agent: its own devices, outcomes and usage; reads grants, and no answers but its own.
 
     Args:
-        node: its node; ``ANY`` where one user stands for all agents.
+        node: its node; None where one user stands for all agents.
         durable: the registry's consumer, which it does not touch.
 
     Raises:
         ProtocolError: the node's name cannot be part of a subject.
     """
-    token = ANY if node == ANY else subjects.token(node)
+    token = "*" if node is None else subjects.token(node)
     return Permissions(
         publish=(
             f"hami.v1.devices.{token}.*",
@@ -93,8 +94,14 @@ def node_agent(node: str = ANY, *, durable: str) -> Permissions:
             *_reads((subjects.ALLOCATIONS,)),
             *(f"{PREFIX}STREAM.MSG.GET.{stream.name}" for stream in (subjects.DEVICES, subjects.ALLOCATIONS)),
         ),
+        subscribe=(INBOXES if node is None else f"{subjects.inbox(node)}.>",),
         deny_publish=tuple(_touches(durable)),
     )
+
+
+def auth_callout() -> Permissions:
+    """Who decides which agent is let in: hears the servers' questions, in an account of its own, and answers them."""
+    return Permissions(publish=(), subscribe=(INBOXES, AUTH_QUESTIONS), answers=True)
 
 
 def reader(*, durable: str) -> Permissions:

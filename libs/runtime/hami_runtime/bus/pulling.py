@@ -26,7 +26,8 @@ from hami_runtime.bus.port import BusError, BusUnavailable, StartAt
 from hami_runtime.bus.session import Session
 
 log = structlog.get_logger()
-_HEARTBEAT_SECONDS = 15.0
+_HEARTBEAT_SECONDS = 5.0
+"""A consumer whose server died says nothing any more, and is looked for after two of them."""
 _PULL_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 _HEARTBEAT = "100"
@@ -100,7 +101,7 @@ class Reader:
     def __init__(self, connection: Connection, source: Source, *, name: str) -> None:
         self._connection = connection
         self._source = source
-        self._name = source.durable or f"{name}-{secrets.token_hex(6)}"
+        self._name = source.durable or f"{name.replace('.', '_')}-{secrets.token_hex(6)}"  # as a node's name in a subject
         self._batch = _ACKNOWLEDGED_BATCH if source.durable else _UNACKNOWLEDGED_BATCH
         self._ready: deque[PulledDelivery] = deque()
         self._arrived = asyncio.Event()

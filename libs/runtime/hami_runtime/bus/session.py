@@ -22,7 +22,7 @@ from hami_runtime.bus.credentials import Credentials, CredentialsError
 from hami_runtime.bus.port import BusUnavailable, MessageRefused
 
 log = structlog.get_logger()
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS = 5
 _PING_SECONDS = 10
 _PUBLISH_FORBIDDEN = re.compile(r'permissions violation for publish to "([^"]+)"')
 NO_RESPONDERS = "503"
@@ -42,13 +42,13 @@ class Session:
     def __init__(self, client: nats.aio.client.Client, closed: asyncio.Event) -> None:
         self.closed = closed
         self._client = client
-        self._inbox = client.new_inbox()
+        self._inbox = ""
         self._asked = 0
         self._answers: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
 
     @classmethod
-    async def open(cls, servers: list[str], *, name: str, credentials: Credentials, tls: ssl.SSLContext | None) -> Session:
-        """Connect to one of ``servers``.
+    async def open(cls, servers: list[str], *, name: str, credentials: Credentials, tls: ssl.SSLContext | None, inbox: str) -> Session:
+        """Connect to one of ``servers``, and have answers sent to subjects below ``inbox``.
 
         Raises:
             BusUnavailable: none of them accepts us now.
@@ -76,14 +76,17 @@ class Session:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=int(CONNECT_SECONDS),
+                    connect_timeout=CONNECT_SECONDS,
                     ping_interval=_PING_SECONDS,
                     error_cb=failed,
                     disconnected_cb=ended,
                     closed_cb=ended,
                     tls=tls,
+                    inbox_prefix=inbox,
                     **options,
                 )
+                await client.flush(timeout=CONNECT_SECONDS)  # nats-py takes a server that hangs up for one that lets us in
+                session._inbox = session.new_inbox()
                 await client.subscribe(f"{session._inbox}.*", cb=session._hear)
         except (OSError, TimeoutError, nats.errors.Error) as exc:
             await _discard(client)
@@ -143,14 +146,14 @@ class Session:
         """A subject that is ours alone."""
         return str(self._client.new_inbox())
 
-    async def subscribe(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Call ``handler`` for each message, one after the other; returns how to stop.
+    async def subscribe(self, subject: str, handler: Callable[[Msg], Awaitable[None]], *, group: str = "") -> Callable[[], Awaitable[None]]:
+        """Call ``handler`` for each message, one after the other; returns how to stop. Of a ``group`` one alone gets a message.
 
         Raises:
             BusUnavailable: the connection has ended.
         """
         try:
-            subscription = await self._client.subscribe(subject, cb=handler)
+            subscription = await self._client.subscribe(subject, queue=group, cb=handler)
         except (OSError, nats.errors.Error) as exc:
             raise BusUnavailable(f"{subject}: {exc}") from exc
 

@@ -1,0 +1,141 @@
+"""Hears NATS' questions, asks the API server, answers. Decides nothing; ``claims`` does.
+
+Several replicas share the questions as a queue group. A question that cannot be answered now (the API server is away) is not answered: the
+server refuses the client when its time is over, and the client tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+import structlog
+from nats.aio.msg import Msg
+
+from hami_registry.callout import claims
+from hami_registry.callout.claims import Issued, Question, Refused
+from hami_runtime.bus.jetstream import JetStreamBus
+from hami_runtime.bus.nkeys import KeyFault, SigningKey
+from hami_runtime.bus.permissions import AUTH_QUESTIONS
+from hami_runtime.bus.port import BusUnavailable
+from hami_runtime.clock import Clock
+from hami_runtime.kube.access import AccessReviewer, User
+from hami_runtime.kube.cluster import PODS, Cluster, ClusterError, NotFound
+from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
+
+log = structlog.get_logger()
+GROUP: Final = "hami-auth-callout"
+TOKEN_AUDIENCE: Final = "hami-nats"  # noqa: S105 - whom tokens are for, not one
+_AT_ONCE: Final = 32
+_WAITING: Final = 4096
+_PATIENCE_SECONDS: Final = 3.0
+"""A question that has waited so long is as good as over: its server gives up after four."""
+_RETRY_SECONDS: Final = 1.0
+_SPREAD: Final = 0.2
+"""Users that were issued together end apart, or a thousand agents would come back in one second."""
+
+
+class Responder:
+    """Answers until stopped."""
+
+    def __init__(
+        self,
+        bus: JetStreamBus,
+        cluster: Cluster,
+        clock: Clock,
+        key: SigningKey,
+        *,
+        namespace: str,
+        agent_account: str,
+        account: str,
+        user_seconds: float,
+        telemetry: Telemetry = OFF,
+    ) -> None:
+        """Issue users of the NATS account ``account`` to the service account ``agent_account`` of ``namespace``, for ``user_seconds``."""
+        self._bus = bus
+        self._cluster = cluster
+        self._clock = clock
+        self._key = key
+        self._namespace = namespace
+        self._agent = f"system:serviceaccount:{namespace}:{agent_account}"
+        self._account = account
+        self._user_seconds = user_seconds
+        self._access = AccessReviewer(cluster, clock, audiences=(TOKEN_AUDIENCE,), keep_seconds=0)
+        self._questions: asyncio.Queue[tuple[float, Msg]] = asyncio.Queue(_WAITING)
+        self._answers = telemetry.counter("hami_auth_callout_answers", "connections to the bus that were decided on, by outcome")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Answer until ``stop``."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(run_until(stop, self._answer_for_ever()))
+            group.create_task(run_until(stop, self._hear_for_ever()))
+
+    async def _hear_for_ever(self) -> None:
+        while True:
+            session = await self._bus.session()
+            try:
+                await session.subscribe(AUTH_QUESTIONS, self._hear, group=GROUP)
+            except BusUnavailable as exc:
+                log.warning("questions cannot be heard", error=str(exc))
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            await session.closed.wait()
+
+    async def _hear(self, message: Msg) -> None:
+        try:
+            self._questions.put_nowait((self._clock.monotonic(), message))
+        except asyncio.QueueFull:
+            self._answers.add(1, {"outcome": "overrun"})
+
+    async def _answer_for_ever(self) -> None:
+        while True:
+            heard_at, message = await self._questions.get()
+            if self._clock.monotonic() - heard_at > _PATIENCE_SECONDS:
+                self._answers.add(1, {"outcome": "late"})
+                continue
+            try:
+                await self._answer(message)
+            except Exception:  # a fault of ours over one question must not keep all others from being answered
+                log.exception("a connection could not be decided on")
+                self._answers.add(1, {"outcome": "failed"})
+
+    async def _answer(self, message: Msg) -> None:
+        try:
+            question = claims.read(message.data)
+        except KeyFault as exc:
+            log.warning("a question cannot be read", reason=str(exc))
+            self._answers.add(1, {"outcome": "unreadable"})
+            return
+        try:
+            judgement = claims.worth_asking(question) or await self._judge(question)
+        except ClusterError as exc:
+            log.warning("the API server cannot be asked who connects", client=question.client, host=question.host, error=str(exc))
+            self._answers.add(1, {"outcome": "unavailable"})
+            return
+        if isinstance(judgement, Issued):
+            log.info("an agent is let in", node=judgement.node, client=question.client, host=question.host)
+        else:
+            log.warning("refused at the bus", client=question.client, host=question.host, reason=judgement.reason)
+        self._answers.add(1, {"outcome": "issued" if isinstance(judgement, Issued) else "refused"})
+        seconds = self._user_seconds * random.uniform(1 - _SPREAD, 1)  # noqa: S311 - spreads clients, keeps no secret
+        now = self._clock.utc().timestamp()
+        said = claims.answer(question, judgement, self._key, account=self._account, now=now, user_seconds=seconds)
+        await self._bus.tell(message.reply, said)
+
+    async def _judge(self, question: Question) -> Issued | Refused:
+        user = await self._access.user_of(question.token)
+        node = await self._node_of(user) if user is not None and user.name == self._agent else ""
+        return claims.judge(user, node, agent=self._agent)
+
+    async def _node_of(self, user: User) -> str:
+        """The token's node; by its pod where the token names only that, as those of Kubernetes before 1.30 do."""
+        if user.node or not user.pod:
+            return user.node
+        try:
+            pod = await self._cluster.get(PODS, user.pod, namespace=self._namespace)
+        except NotFound:
+            return ""
+        return pod.spec.node_name if pod.metadata.uid == user.pod_uid else ""
