@@ -47,9 +47,7 @@ def test_a_replica_that_leads_no_more_does_not_spin_over_pods_that_it_may_not_wa
     async def main() -> None:
         picture: Any = SimpleNamespace(waking=SimpleNamespace(due_seconds=lambda: -1.0), tend=tend)
         unused: Any = None
-        tending = Tending(
-            picture, unused, VirtualClock(), pods=unused, leading=lambda: False, caught_up=asyncio.Event(), metrics=Metrics(OFF)
-        )
+        tending = Tending(picture, unused, VirtualClock(), pods=unused, leading=lambda: 0, caught_up=asyncio.Event(), metrics=Metrics(OFF))
         running = asyncio.ensure_future(tending.run(asyncio.Event()))
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -57,6 +55,34 @@ def test_a_replica_that_leads_no_more_does_not_spin_over_pods_that_it_may_not_wa
 
     virtual.run(main())
     assert looks < 10
+
+
+def test_a_replica_that_leads_again_at_once_says_what_it_withdrew_in_between() -> None:
+    """It looked once a second whether it led, and a lapse that it had not said yet when it lost its lease for a moment was never said."""
+    term, told = 1, []
+
+    async def main() -> None:
+        picture: Any = SimpleNamespace(
+            waking=SimpleNamespace(due_seconds=lambda: None, due=lambda now: ()),
+            tend=lambda _find: None,
+            lead=lambda _pods: told.append(term) or (),
+            follow=lambda: told.append(0),
+        )
+        caught_up = asyncio.Event()
+        caught_up.set()
+        unused: Any = None
+        pods: Any = SimpleNamespace(synced=caught_up, objects={})
+        clock = VirtualClock()
+        tending = Tending(picture, unused, clock, pods=pods, leading=lambda: term, caught_up=caught_up, metrics=Metrics(OFF))
+        running = asyncio.ensure_future(tending.run(asyncio.Event()))
+        for seconds in (0, 1, 2):
+            nonlocal term
+            term = 1 if seconds < 1 else 2
+            await asyncio.sleep(1.5)
+        running.cancel()
+
+    virtual.run(main())
+    assert told == [1, 0, 2]
 
 
 @story

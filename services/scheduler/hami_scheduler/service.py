@@ -200,12 +200,14 @@ class Scheduler:
             cluster,
             clock,
             pods=self.pods,
-            leading=self.decides,
+            leading=lambda: self._term if self.decides() else 0,
             caught_up=self._feeds.caught_up,
             metrics=self.metrics,
         )
         self._begun = asyncio.Event()
         """This replica has begun to lead, and has not read the pods since."""
+        self._term = 1
+        """How often it has begun to lead, one more."""
         self._knows_pods = elector is None
         """The pods were read since it began to lead: what an earlier leader has bound is known."""
         if elector is not None:
@@ -225,6 +227,7 @@ class Scheduler:
     def _leading_changed(self, leading: bool) -> None:
         self._knows_pods = False
         if leading:
+            self._term += 1
             self._begun.set()
         else:
             self._begun.clear()

@@ -34,7 +34,7 @@ class Tending:
         clock: Clock,
         *,
         pods: Informer[Pod],
-        leading: Callable[[], bool],
+        leading: Callable[[], int],
         caught_up: asyncio.Event,
         metrics: Metrics,
     ) -> None:
@@ -45,7 +45,8 @@ class Tending:
         self._leading = leading
         self._caught_up = caught_up
         self._metrics = metrics
-        self._told = False
+        self._told = 0
+        """In which time of leading the log was compared with the cluster."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do what time and improvements bring, until ``stop``."""
@@ -64,12 +65,12 @@ class Tending:
 
     def _begin_to_lead(self) -> None:
         """Say what the log lacks, once per time of leading, when both the log and the cluster have been read."""
-        if not self._leading():
-            if self._told:
-                self._picture.follow()
-            self._told = False
-        elif not self._told and self._caught_up.is_set() and self._pods.synced.is_set():
-            self._told = True
+        term = self._leading()
+        if self._told not in (0, term):  # it may lead again already: what it had not said yet was withdrawn in between
+            self._picture.follow()
+            self._told = 0
+        if term and not self._told and self._caught_up.is_set() and self._pods.synced.is_set():
+            self._told = term
             missing = self._picture.lead(self._pods.objects.values())
             log.info("leading", missing_events=len(missing))
 
