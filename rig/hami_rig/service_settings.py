@@ -66,7 +66,7 @@ def service_environments(nodes: Iterable[RigNode], paths: ServicePaths) -> dict[
             "hami_scheduler.main",
             {**on_bus, "HAMI_IDENTITY": SCHEDULER, "HAMI_EXTENDER_PORT": "0", "HAMI_API_PORT": "0", "HAMI_API_OPEN": "true"},
         ),
-        REGISTRY: ("hami_registry.main", {**on_bus, "HAMI_IDENTITY": REGISTRY, "HAMI_API_PORT": "0"}),
+        REGISTRY: ("hami_registry.main", {**on_bus, "HAMI_IDENTITY": REGISTRY, "HAMI_API_PORT": "0", "HAMI_API_OPEN": "true"}),
     }
     for node in nodes:
         services[agent_process(node.name)] = ("hami_node_agent.main", {**on_bus, **_agent(node, paths)})

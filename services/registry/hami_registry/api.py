@@ -1,39 +1,63 @@
-"""``GET /v1/inventory`` over HTTP, for whoever may list nodes; the same on the bus, where permissions are the bus's."""
+"""The registry over HTTP: ``GET /v1/inventory`` for whoever may list nodes, and the web page where there is one.
+
+Who is let in is ``hami_runtime.kube.readers``' to say. A listener that lets all in serves this machine alone: a request that came by another
+name, as a page of another site can bring about by pointing its own name here, is turned away.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from hami_protocol.inventory import Inventory
-from hami_runtime.kube.access import AccessReviewer, ResourceAccess
-from hami_runtime.kube.cluster import ClusterError
+from hami_registry.web import bundle, handlers
+from hami_registry.web.feed import Feed
+from hami_registry.web.handlers import problem
+from hami_runtime.kube.access import ResourceAccess
+from hami_runtime.kube.readers import Authorize, let_all_in
 
-_LIST_NODES = ResourceAccess(verb="list", resource="nodes")
+_LIST_NODES: Final = ResourceAccess(verb="list", resource="nodes")
 
 
-def application(inventory: Callable[[], Inventory], access: AccessReviewer | None) -> web.Application:
-    """The application; without ``access`` it is open, which is for loopback."""
+def application(inventory: Callable[[], Inventory], authorize: Authorize, feed: Feed | None = None) -> web.Application:
+    """The application, with the page where there is a ``feed`` for it."""
 
     async def answer(request: web.Request) -> web.Response:
-        if access is not None:
-            await _require(access, request.headers.get("Authorization", ""))
+        if (refusal := await authorize(request, _LIST_NODES)) is not None:
+            return problem(*refusal)
         return web.Response(body=msgspec.json.encode(inventory()), content_type="application/json")
 
-    app = web.Application()
+    app = web.Application(middlewares=[_from_this_machine] if authorize is let_all_in else [])
+    app.on_response_prepare.append(_guarded)
     app.add_routes([web.get("/v1/inventory", answer)])
+    if feed is not None:
+        app.add_routes([*handlers.routes(feed, authorize), *bundle.routes()])
     return app
 
 
-async def _require(access: AccessReviewer, authorization: str) -> None:
-    scheme, _, token = authorization.partition(" ")
+@web.middleware
+async def _from_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
+    name = request.url.host or ""
+    if not _is_loopback(name):
+        return problem(
+            HTTPStatus.MISDIRECTED_REQUEST, f"Host: {name[:80]!r}; accepted: localhost, since this listener asks nobody for a token"
+        )
+    result: Awaitable[web.StreamResponse] = handler(request)
+    return await result
+
+
+def _is_loopback(name: str) -> bool:
     try:
-        user = await access.user_of(token.strip()) if scheme.lower() == "bearer" else None
-        if user is None:
-            raise web.HTTPUnauthorized(text="a bearer token is required\n", headers={"WWW-Authenticate": "Bearer"})
-        if not await access.may(user, _LIST_NODES):
-            raise web.HTTPForbidden(text=f"{user.name} may not list nodes\n")
-    except ClusterError as exc:
-        raise web.HTTPServiceUnavailable(text=f"the API server cannot be asked who you are: {exc}\n") from exc
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
+
+
+async def _guarded(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(bundle.HEADERS)

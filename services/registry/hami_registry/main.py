@@ -17,6 +17,7 @@ from hami_runtime.clock import SystemClock
 from hami_runtime.http import HealthServer, serve_app
 from hami_runtime.kube import http as kube
 from hami_runtime.kube.access import AccessReviewer
+from hami_runtime.kube.readers import Readers, let_all_in
 from hami_runtime.settings import from_command_line
 from hami_runtime.telemetry import Telemetry
 
@@ -51,12 +52,15 @@ async def run(settings: Settings) -> None:
             legacy_handshake=settings.legacy_handshake,
             telemetry=telemetry,
         )
-        access = None if settings.api_open else AccessReviewer(cluster, clock)
+        authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
+        page = registry.page() if settings.web else None
+        app = application(registry.inventory, authorize, page)
+        loops = [registry.run, *([page.run] if page else [])]
         health = HealthServer(lambda: registry.lacking, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
-        async with health, serve_app(application(registry.inventory, access), settings.api_host, settings.api_port) as api_port:
+        async with health, serve_app(app, settings.api_host, settings.api_port) as api_port:
             lifecycle.announce(settings.ready_file, {"health": health.port, "api": api_port})
             log.info("listening", api=api_port, health=health.port, identity=settings.replica)
-            await lifecycle.serve(registry.run, grace_seconds=settings.grace_seconds)
+            await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds)
     telemetry.close()
 
 

@@ -14,9 +14,10 @@ from hami_runtime.settings import ProcessSettings
 class Settings(ProcessSettings, frozen=True, kw_only=True):
     """Everything that can be set."""
 
-    api_host: Annotated[str, Meta(description="address of /v1/inventory")] = "127.0.0.1"
+    api_host: Annotated[str, Meta(description="address of /v1/inventory and of the web page")] = "127.0.0.1"
     api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
     api_open: Annotated[bool, Meta(description="answer /v1 without a token; only on a loopback address")] = False
+    web: Annotated[bool, Meta(description="serve the web page too, beside /v1/inventory")] = True
     device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
         ""
     )

@@ -1,0 +1,163 @@
+"""What the page asks over HTTP: ``/v1/page/...``, for who may list nodes and pods. Decides nothing; ``feed`` knows.
+
+The stream of changes is server-sent events. It ends when its reader does not keep up, or may not read any more; the page then begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from hami_registry.web.feed import Feed, Listener, SchedulerSilent
+from hami_runtime.kube.access import ResourceAccess
+from hami_runtime.kube.readers import Authorize, Refusal
+
+RIGHTS: Final = (ResourceAccess(verb="list", resource="nodes"), ResourceAccess(verb="list", resource="pods"))
+"""What one must be allowed to see the page's figures."""
+MOST_QUESTION_BYTES: Final = 512 * 1024
+MOST_SIMULATIONS: Final = 2
+"""At once; each keeps the scheduler busy."""
+QUIET_SECONDS: Final = 15.0
+"""A stream says so often that it still lives."""
+REVIEW_SECONDS: Final = 60.0
+"""A reader's rights are looked at again so often."""
+
+
+def routes(feed: Feed, authorize: Authorize) -> list[web.RouteDef]:
+    """The routes, answered from ``feed`` to whom ``authorize`` lets in."""
+    return _Handlers(feed, authorize).routes()
+
+
+def problem(status: HTTPStatus, error: str) -> web.Response:
+    """The answer to who cannot be answered."""
+    headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
+    return web.Response(body=msgspec.json.encode({"error": error}), status=status, content_type="application/json", headers=headers)
+
+
+class _Handlers:
+    def __init__(self, feed: Feed, authorize: Authorize) -> None:
+        self._feed = feed
+        self._authorize = authorize
+        self._simulating = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/v1/page/overview", self._overview),
+            web.get("/v1/page/nodes/{node}", self._node),
+            web.get("/v1/page/card", self._card),
+            web.get("/v1/page/changes", self._changes),
+            web.post("/v1/page/simulate", self._simulate),
+        ]
+
+    async def _refusal(self, request: web.Request) -> Refusal | None:
+        for right in RIGHTS:
+            if (refusal := await self._authorize(request, right)) is not None:
+                return refusal
+        return None
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        if (refusal := await self._refusal(request)) is not None:
+            return problem(*refusal)
+        try:
+            return _json(self._feed.overview(self._at(request)))
+        except ValueError as exc:
+            return problem(HTTPStatus.BAD_REQUEST, str(exc))
+
+    async def _node(self, request: web.Request) -> web.Response:
+        if (refusal := await self._refusal(request)) is not None:
+            return problem(*refusal)
+        name = request.match_info["node"]
+        try:
+            found = self._feed.node(name, self._at(request))
+        except ValueError as exc:
+            return problem(HTTPStatus.BAD_REQUEST, str(exc))
+        return problem(HTTPStatus.NOT_FOUND, f"there is no node {name} with devices") if found is None else _json(found)
+
+    async def _card(self, request: web.Request) -> web.Response:
+        if (refusal := await self._refusal(request)) is not None:
+            return problem(*refusal)
+        node, uuid = request.query.get("node", ""), request.query.get("uuid", "")
+        found = self._feed.card(node, uuid)
+        return problem(HTTPStatus.NOT_FOUND, f"there is no card {uuid!r} on node {node!r}") if found is None else _json(found)
+
+    async def _simulate(self, request: web.Request) -> web.Response:
+        if request.content_type != "application/json":  # which a page of another site cannot send
+            return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
+        if (refusal := await self._refusal(request)) is not None:
+            return problem(*refusal)
+        question = await request.content.read(MOST_QUESTION_BYTES + 1)
+        while len(question) <= MOST_QUESTION_BYTES and (more := await request.content.read(MOST_QUESTION_BYTES + 1 - len(question))):
+            question += more
+        if len(question) > MOST_QUESTION_BYTES:
+            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the question is larger than {MOST_QUESTION_BYTES // 1024} KiB")
+        if self._simulating >= MOST_SIMULATIONS:
+            return problem(HTTPStatus.TOO_MANY_REQUESTS, f"{MOST_SIMULATIONS} simulations are on their way; try again in a moment")
+        self._simulating += 1
+        try:
+            answer = await self._feed.simulate(question)
+        except SchedulerSilent as exc:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the scheduler does not answer: {exc}")
+        finally:
+            self._simulating -= 1
+        refused = b'"error"' in answer[:16]
+        return web.Response(body=answer, status=HTTPStatus.BAD_REQUEST if refused else HTTPStatus.OK, content_type="application/json")
+
+    async def _changes(self, request: web.Request) -> web.StreamResponse:
+        if (refusal := await self._refusal(request)) is not None:
+            return problem(*refusal)
+        if self._feed.full:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many are listening already; the page can be read without live changes")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        with self._feed.listen() as listener:
+            await response.prepare(request)
+            await response.write(b": changes follow\n\n")
+            await self._pass_on(request, response, listener)
+        return response
+
+    async def _pass_on(self, request: web.Request, response: web.StreamResponse, listener: Listener) -> None:
+        """Until there is nothing more, or the reader may not read any more. Who has gone is noticed at the next write, which is cancelled."""
+        clock = asyncio.get_running_loop()
+        review_at = clock.time() + REVIEW_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(QUIET_SECONDS):
+                    data = await listener.get()
+            except TimeoutError:
+                await response.write(b": quiet\n\n")
+            else:
+                if data is None:
+                    return
+                await response.write(b"event: change\ndata: " + data + b"\n\n")
+            if clock.time() >= review_at:
+                if await self._refusal(request) is not None:
+                    return
+                review_at = clock.time() + REVIEW_SECONDS
+
+    def _at(self, request: web.Request) -> float | None:
+        """The moment that is asked for; None for now.
+
+        Raises:
+            ValueError: it is none, or lies too far back.
+        """
+        text = request.query.get("at", "")
+        if not text:
+            return None
+        begins = self._feed.begins()
+        try:
+            at = float(text)
+        except ValueError:
+            at = math.nan
+        if not at >= begins - 1.0:  # also where it is no number
+            raise ValueError(f"at: {text[:40]!r}; accepted: Unix seconds from {begins:.0f} on")
+        return at
+
+
+def _json(fact: msgspec.Struct) -> web.Response:
+    response = web.Response(body=msgspec.json.encode(fact), content_type="application/json", headers={"Cache-Control": "no-store"})
+    response.enable_compression()
+    return response
