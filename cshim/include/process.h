@@ -92,4 +92,10 @@ struct process_self process_self(void);
 /* Whether the owner of a slot, in this process's own pid namespace, is gone. In doubt it is not. */
 bool process_is_gone(uint64_t owner, uint64_t image);
 
+/* Whether this process may ask after others at all: a filter of system calls may refuse it. */
+bool process_may_ask(void);
+
+/* Whether /proc shows a process with the owner's pid. */
+bool process_is_shown(uint64_t owner);
+
 #endif

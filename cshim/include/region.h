@@ -9,8 +9,9 @@
  * wait for: there is no lock in here. What a device has in use is the sum of its slots' `used` words; reserve.h says
  * how a reservation is exact all the same.
  *
- * Readers from outside (the agent): slots below `slot_high_water` with `owner` != 0, bytes = used & REGION_BYTES_MASK.
- * The file is writable by the tenant: a reader trusts no value in it, and copies it rather than mapping it.
+ * Readers from outside (the agent): slots below `slot_high_water` with `owner` != 0. What one has in use is the bytes
+ * of `used`, less those of `spare` if both have the same tag (the bits from REGION_BYTES_BITS up). The file is writable
+ * by the tenant: a reader trusts no value in it, and copies it rather than mapping it.
  */
 #ifndef VGPU_REGION_H
 #define VGPU_REGION_H
@@ -20,13 +21,16 @@
 #include <stdint.h>
 
 #define REGION_MAGIC      0x4e474552494d4148ull /* "HAMIREGN" */
-#define REGION_VERSION    1u
+#define REGION_VERSION    2u
 #define REGION_DEVICES    16u
 #define REGION_SLOTS      1024u
 #define REGION_UUID_BYTES 64u
 
 #define REGION_BYTES_BITS 44u
 #define REGION_BYTES_MASK ((UINT64_C(1) << REGION_BYTES_BITS) - 1) /* the rest of a `used` word counts its changes */
+#define REGION_SPARE_SHUT                                                                                              \
+	(UINT64_C(1) << (REGION_BYTES_BITS - 1)) /* of a `spare` word: nothing is taken from it any more */
+#define REGION_SPARE_MASK (REGION_SPARE_SHUT - 1)
 
 #define REGION_PID_BITS   22u /* the kernel's own bound on pids is 2^22 */
 #define REGION_PID_MASK   ((UINT64_C(1) << REGION_PID_BITS) - 1)
@@ -34,14 +38,15 @@
 /* One process's use of one device; one cache line, written by its owner, by whoever settles its last reservation, and
  * by whoever clears it after its death. */
 struct region_use {
-	_Atomic uint64_t used;           /* bytes charged, tagged */
-	_Atomic uint64_t next;           /* `used` as it will be once the reservation `claim` is won */
-	_Atomic uint64_t claim;          /* the turn this process is trying to take, 0 for none */
-	_Atomic uint64_t context_bytes;  /* of `used`: the driver's own contexts */
-	_Atomic uint64_t external_bytes; /* imported from other APIs: shown, not charged */
-	_Atomic uint64_t launches;       /* kernels and graphs started: a change means it is active */
-	_Atomic uint64_t busy_ns;        /* device time that the compute limiter charged */
-	_Atomic uint64_t waiting;        /* its virtual time while it waits for compute, 0 when it does not */
+	_Atomic uint64_t used;  /* bytes charged, tagged */
+	_Atomic uint64_t spare; /* of them, freed and kept for its own next allocations; belongs to the `used` of
+				   the same tag, and to no other */
+	_Atomic uint64_t next;  /* `used` as it will be once the reservation `claim` is won */
+	_Atomic uint64_t claim; /* the turn this process is trying to take, 0 for none */
+	_Atomic uint64_t context_bytes; /* of `used`: the driver's own contexts */
+	_Atomic uint64_t launches;      /* kernels and graphs started: a change means it is active */
+	_Atomic uint64_t busy_ns;       /* device time that the compute limiter charged */
+	_Atomic uint64_t waiting;       /* its virtual time while it waits for compute, 0 when it does not */
 };
 
 struct region_slot {
@@ -50,7 +55,9 @@ struct region_slot {
 	_Atomic uint64_t namespace;   /* inode of the owner's pid namespace: pids are judged only in one's own */
 	_Atomic uint64_t attached_ns; /* CLOCK_MONOTONIC */
 	_Atomic uint64_t passed;      /* look-ups of driver functions that this library does not know */
-	_Atomic uint64_t reserved[3];
+	_Atomic uint64_t contexts;    /* a bit for each device on which it has one: the driver lists it there */
+	_Atomic uint64_t reserved[2];
+	_Atomic uint64_t external_bytes[REGION_DEVICES]; /* imported from other APIs: shown, not charged */
 	struct region_use use[REGION_DEVICES];
 };
 
@@ -81,14 +88,14 @@ struct region {
 #define REGION_BYTES sizeof(struct region)
 
 _Static_assert(sizeof(struct region_use) == 64, "one cache line per process and device");
-_Static_assert(offsetof(struct region_slot, use) == 64, "one cache line of slot header");
-_Static_assert(sizeof(struct region_slot) == 64 + 16 * 64, "a slot is its header and its uses");
+_Static_assert(offsetof(struct region_slot, use) == 192, "three cache lines of slot header");
+_Static_assert(sizeof(struct region_slot) == 192 + 16 * 64, "a slot is its header and its uses");
 _Static_assert(sizeof(struct region_device) == 192, "three cache lines per device");
 _Static_assert(offsetof(struct region_device, turn) == 64, "reservations have their own line");
 _Static_assert(offsetof(struct region_device, paid_until_ns) == 128, "the limiter has its own line");
 _Static_assert(offsetof(struct region, devices) == 128, "devices start on a cache line");
 _Static_assert(offsetof(struct region, slots) == 128 + 16 * 192, "slots start on a cache line");
-_Static_assert(sizeof(struct region) == 128 + 16 * 192 + 1024 * 1088, "the region's size is part of its format");
+_Static_assert(sizeof(struct region) == 128 + 16 * 192 + 1024 * 1216, "the region's size is part of its format");
 _Static_assert(REGION_SLOTS == 1u << 10, "a turn keeps its winner in ten bits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "words must be lock-free between processes");
 

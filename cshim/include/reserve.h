@@ -16,6 +16,15 @@
  * Invariant: at every turn, the sum of the words, once settled, is what was admitted at that turn less what was given
  * back since. Two processes are therefore never both admitted into room for one, and of two, one always is.
  *
+ * What a process frees it may keep as its `spare`, up to RESERVE_SPARE_MOST, and take again without a turn: then
+ * neither touches a word that other processes write. A spare stays counted, so it takes room from others; whoever finds
+ * no room shuts every spare first and counts again. Shutting is one compare-and-swap on the word from which the owner
+ * takes by compare-and-swap too, so each byte is either taken or free. A shut spare is never opened again: it ends when
+ * its owner next writes `used`, which gives that word another tag.
+ *
+ * Invariant: what a slot counts for (`used`, less a spare that is shut) grows at turns alone, and is never less than
+ * what its process has. So nobody is refused for a byte that is free, nor admitted for one that is not.
+ *
  * Within a process, one thread at a time reserves or gives back on a device (the caller's lock, in private memory).
  */
 #ifndef VGPU_RESERVE_H
@@ -26,6 +35,10 @@
 
 #include "quota.h"
 #include "region.h"
+
+#define RESERVE_SPARE_MOST (UINT64_C(8) << 20)
+
+enum { RESERVE_READS = 1000 }; /* more changes than that under a reader's eyes, and it takes what it has */
 
 static inline uint64_t used_bytes(uint64_t word)
 {
@@ -61,49 +74,139 @@ static inline void reserve_settle(struct region *region, unsigned device, uint64
 		atomic_compare_exchange_strong(&use->used, &used, next);
 }
 
-static inline uint64_t reserve_sum(const struct region *region, unsigned device)
+static inline bool spare_is_of(uint64_t spare, uint64_t used)
+{
+	return spare >> REGION_BYTES_BITS == used >> REGION_BYTES_BITS;
+}
+
+static inline bool spare_is_open(uint64_t spare, uint64_t used)
+{
+	return spare_is_of(spare, used) && (spare & REGION_SPARE_SHUT) == 0;
+}
+
+/* Both words of one moment. */
+static inline void reserve_read(const struct region_use *use, uint64_t *used, uint64_t *spare)
+{
+	*used = atomic_load_explicit(&use->used, memory_order_acquire);
+	for (int reads = 0; reads < RESERVE_READS; reads++) {
+		const uint64_t before = *used;
+
+		*spare = atomic_load_explicit(&use->spare, memory_order_acquire);
+		*used = atomic_load_explicit(&use->used, memory_order_acquire);
+		if (*used == before)
+			break;
+	}
+}
+
+/* What a slot has in use. */
+static inline uint64_t reserve_held(const struct region_use *use)
+{
+	uint64_t used, spare;
+
+	reserve_read(use, &used, &spare);
+	return spare_is_of(spare, used) ? quota_left(spare & REGION_SPARE_MASK, used_bytes(used)) : used_bytes(used);
+}
+
+/* What is in use on `device`. */
+static inline uint64_t reserve_total(struct region *region, unsigned device)
 {
 	const unsigned slots = region_slots_in_use(region);
 	uint64_t sum = 0;
 
+	reserve_settle(region, device, atomic_load_explicit(&region->devices[device].turn, memory_order_acquire));
 	for (unsigned i = 0; i < slots; i++)
-		sum += used_bytes(atomic_load_explicit(&region->slots[i].use[device].used, memory_order_acquire));
+		sum += reserve_held(&region->slots[i].use[device]);
 	return sum;
 }
 
-/* What is in use on `device`, every won reservation included. */
-static inline uint64_t reserve_total(struct region *region, unsigned device)
+/* What counts against slot `self`: of each what it has in use, and of the others what is in their open spares. Says in
+ * `spares` whether there is any of that. */
+static inline uint64_t reserve_sum(const struct region *region, unsigned device, unsigned self, bool *spares)
 {
-	reserve_settle(region, device, atomic_load_explicit(&region->devices[device].turn, memory_order_acquire));
-	return reserve_sum(region, device);
+	const unsigned slots = region_slots_in_use(region);
+	uint64_t sum = 0;
+
+	*spares = false;
+	for (unsigned i = 0; i < slots; i++) {
+		uint64_t used, spare, kept;
+
+		reserve_read(&region->slots[i].use[device], &used, &spare);
+		kept = spare_is_of(spare, used) ? spare & REGION_SPARE_MASK : 0;
+		if (i != self && kept != 0 && spare_is_open(spare, used)) {
+			*spares = true;
+			kept = 0;
+		}
+		sum += quota_left(kept, used_bytes(used));
+	}
+	return sum;
 }
 
-/* Take `bytes` for slot `slot`, if they stay within `limit_bytes` with `overhead_bytes` counted as used. */
+/* Shut the spares of all but slot `self`: what is in them is free from now on. */
+static inline void reserve_shut_spares(struct region *region, unsigned device, unsigned self)
+{
+	const unsigned slots = region_slots_in_use(region);
+
+	for (unsigned i = 0; i < slots; i++) {
+		struct region_use *use = &region->slots[i].use[device];
+		uint64_t used, spare;
+
+		reserve_read(use, &used, &spare);
+		while (i != self && spare_is_open(spare, used) && (spare & REGION_SPARE_MASK) != 0 &&
+			!atomic_compare_exchange_weak(&use->spare, &spare, spare | REGION_SPARE_SHUT))
+			;
+	}
+}
+
+/* Take `bytes` out of the slot's own spare, which is counted already. */
+static inline bool reserve_take_spare(struct region_use *use, uint64_t bytes)
+{
+	const uint64_t used = atomic_load_explicit(&use->used, memory_order_relaxed);
+	uint64_t spare = atomic_load_explicit(&use->spare, memory_order_relaxed);
+
+	do
+		if (!spare_is_open(spare, used) || (spare & REGION_SPARE_MASK) < bytes)
+			return false;
+	while (!atomic_compare_exchange_weak(&use->spare, &spare, spare - bytes));
+	return true;
+}
+
+static inline bool reserve_fits(uint64_t total, uint64_t bytes, uint64_t overhead_bytes, uint64_t limit_bytes)
+{
+	return quota_admits(quota_add(total, overhead_bytes), bytes, limit_bytes) &&
+	       quota_admits(total, bytes, REGION_BYTES_MASK);
+}
+
+/* Take `bytes` for slot `slot`, if they stay within `limit_bytes` with `overhead_bytes` counted as used. Its spare goes
+ * into them. */
 static inline bool reserve_take(struct region *region, unsigned device, unsigned slot, uint64_t bytes,
 	uint64_t overhead_bytes, uint64_t limit_bytes)
 {
 	struct region_use *use = &region->slots[slot].use[device];
 	_Atomic uint64_t *turn_word = &region->devices[device].turn;
 	uint64_t turn = atomic_load_explicit(turn_word, memory_order_acquire);
+	bool spares;
 
 	if (bytes > REGION_BYTES_MASK)
 		return false;
-	for (;;) {
+	for (int tries = 0;;) {
 		uint64_t total, used, won, seen;
 
 		reserve_settle(region, device, turn);
-		total = reserve_sum(region, device);
+		total = reserve_sum(region, device, slot, &spares);
 		seen = atomic_load_explicit(turn_word, memory_order_acquire);
 		if (seen != turn) {
 			turn = seen;
 			continue;
 		}
-		if (!quota_admits(quota_add(total, overhead_bytes), bytes, limit_bytes) ||
-			!quota_admits(total, bytes, REGION_BYTES_MASK))
-			return false;
+		if (!reserve_fits(total, bytes, overhead_bytes, limit_bytes)) {
+			if (!spares || tries++ == RESERVE_READS)
+				return false;
+			reserve_shut_spares(region, device, slot);
+			continue;
+		}
 		won = ((turn >> 10) + 1) << 10 | slot;
 		used = atomic_load_explicit(&use->used, memory_order_relaxed);
-		atomic_store_explicit(&use->next, used_changed(used, used_bytes(used) + bytes), memory_order_release);
+		atomic_store_explicit(&use->next, used_changed(used, reserve_held(use) + bytes), memory_order_release);
 		atomic_store_explicit(&use->claim, won >> 10, memory_order_release);
 		if (atomic_compare_exchange_strong(turn_word, &turn, won)) {
 			reserve_settle(region, device, won);
@@ -114,16 +217,28 @@ static inline bool reserve_take(struct region *region, unsigned device, unsigned
 	}
 }
 
-/* Give `bytes` of slot `slot` back; never below zero. */
-static inline void reserve_give(struct region *region, unsigned device, unsigned slot, uint64_t bytes)
+/* Give `bytes` of slot `slot` back; never below zero. Returns whether they were kept as its spare. */
+static inline bool reserve_give(struct region *region, unsigned device, unsigned slot, uint64_t bytes)
 {
-	_Atomic uint64_t *word = &region->slots[slot].use[device].used;
-	uint64_t used = atomic_load_explicit(word, memory_order_relaxed);
-	uint64_t left;
+	struct region_use *use = &region->slots[slot].use[device];
+	uint64_t used = atomic_load_explicit(&use->used, memory_order_relaxed);
+	uint64_t spare = atomic_load_explicit(&use->spare, memory_order_relaxed);
 
-	do
-		left = quota_left(bytes, used_bytes(used));
-	while (!atomic_compare_exchange_weak(word, &used, used_changed(used, left)));
+	for (;;) {
+		const uint64_t kept = spare_is_of(spare, used) ? spare & REGION_SPARE_MASK : 0;
+		const uint64_t more = quota_add(kept, bytes);
+
+		if (more > RESERVE_SPARE_MOST || more > used_bytes(used) ||
+			(spare_is_of(spare, used) && !spare_is_open(spare, used)))
+			break;
+		if (atomic_compare_exchange_weak(&use->spare, &spare, (used & ~REGION_BYTES_MASK) | more))
+			return true;
+	}
+	/* From here on its spare can only be shut: what is in it goes along. */
+	while (!atomic_compare_exchange_weak(
+		&use->used, &used, used_changed(used, quota_left(bytes, reserve_held(use)))))
+		;
+	return false;
 }
 
 /* Charge `bytes` that the driver has already taken, limit or not. */

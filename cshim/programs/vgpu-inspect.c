@@ -8,6 +8,7 @@
 #include "grant.h"
 #include "process.h"
 #include "region.h"
+#include "reserve.h"
 
 static const char usage[] =
 	"Usage: vgpu-inspect FILE\n"
@@ -58,8 +59,8 @@ static void print_uses(const struct region *region, const struct region_slot *sl
 
 	for (uint32_t i = 0; i < count; i++)
 		printf("%s{\"used_bytes\": %llu, \"launches\": %llu, \"busy_ns\": %llu}", i > 0 ? ", " : "",
-			(unsigned long long)(slot->use[i].used & REGION_BYTES_MASK),
-			(unsigned long long)slot->use[i].launches, (unsigned long long)slot->use[i].busy_ns);
+			(unsigned long long)reserve_held(&slot->use[i]), (unsigned long long)slot->use[i].launches,
+			(unsigned long long)slot->use[i].busy_ns);
 }
 
 static int print_region(const struct region *region)

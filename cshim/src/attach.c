@@ -100,9 +100,10 @@ static bool is_gone(const struct region_slot *slot, unsigned number, uint64_t ow
 {
 	const uint64_t namespace = atomic_load(&slot->namespace);
 
-	if (namespace == 0 || self->namespace == 0 || namespace == self->namespace)
-		return process_is_gone(owner, atomic_load(&slot->image));
-	return is_unlocked(path, number);
+	if (namespace != 0 && self->namespace != 0 && namespace != self->namespace)
+		return is_unlocked(path, number);
+	return process_is_gone(owner, atomic_load(&slot->image)) ||
+	       (!process_may_ask() && !process_is_shown(owner) && is_unlocked(path, number));
 }
 
 /* Bring a word of a slot to zero, unless the slot has changed hands since: then somebody else has cleared it before.
@@ -122,7 +123,7 @@ static void clear_slot(struct region *region, unsigned number, uint64_t owner)
 
 	for (unsigned device = 0; device < REGION_DEVICES; device++) {
 		struct region_use *use = &slot->use[device];
-		_Atomic uint64_t *const words[] = {&use->claim, &use->context_bytes, &use->external_bytes,
+		_Atomic uint64_t *const words[] = {&use->claim, &use->context_bytes, &slot->external_bytes[device],
 			&use->launches, &use->busy_ns, &use->waiting};
 
 		/* First what its last reservation may still bring it, then what it has. */
@@ -130,10 +131,12 @@ static void clear_slot(struct region *region, unsigned number, uint64_t owner)
 		for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 			clear_word(slot, owner, words[i], false);
 		clear_word(slot, owner, &use->used, true);
+		clear_word(slot, owner, &use->spare, false); /* it has ended with that `used` */
 	}
 	clear_word(slot, owner, &slot->image, false);
 	clear_word(slot, owner, &slot->namespace, false);
 	clear_word(slot, owner, &slot->passed, false);
+	clear_word(slot, owner, &slot->contexts, false);
 }
 
 static void fill_slot(struct region_slot *slot, const struct process_self *self)

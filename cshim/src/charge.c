@@ -22,13 +22,23 @@ static void settled(struct shim *shim, int row)
 	spin_give(&shim->reserve_locks[row]);
 }
 
+/* A spare may be used while nothing has changed since a reservation found room beside it: neither the limit and the
+ * driver's overhead, nor that all is within them. A limit that the environment lowers for this process alone is not
+ * what others keep to, so there each reservation is judged by itself. */
 static bool take(struct shim *shim, int row, uint64_t bytes)
 {
+	const uint64_t limit = shim_memory_limit(shim, row), beyond = overhead(shim, row);
+	const uint64_t room = quota_left(beyond, limit);
+	struct spare_terms *terms = &shim->spares[row];
 	bool taken;
 
 	spin_take(&shim->reserve_locks[row]);
-	taken = reserve_take(
-		shim->region, (unsigned)row, shim->slot, bytes, overhead(shim, row), shim_memory_limit(shim, row));
+	taken = terms->hold && terms->room_bytes == room && reserve_take_spare(shim_use(shim, row), bytes);
+	if (!taken) {
+		taken = reserve_take(shim->region, (unsigned)row, shim->slot, bytes, beyond, limit);
+		*terms = (struct spare_terms){
+			.hold = taken && shim->ceilings[row].memory_bytes == UINT64_MAX, .room_bytes = room};
+	}
 	settled(shim, row);
 	return taken;
 }
@@ -40,7 +50,7 @@ static void kill_largest(struct shim *shim, int row)
 
 	for (unsigned i = 0; i < region_slots_in_use(shim->region); i++) {
 		struct region_slot *slot = &shim->region->slots[i];
-		const uint64_t used = used_bytes(atomic_load(&slot->use[row].used));
+		const uint64_t used = reserve_held(&slot->use[row]);
 
 		if (used > most && atomic_load(&slot->namespace) == shim->self.namespace) {
 			most = used;
@@ -76,13 +86,16 @@ void charge_force(struct shim *shim, int row, uint64_t bytes)
 {
 	spin_take(&shim->reserve_locks[row]);
 	reserve_force(shim->region, (unsigned)row, shim->slot, bytes);
+	shim->spares[row].hold = false;
+	if (charge_used(shim, row) > shim_memory_limit(shim, row))
+		reserve_shut_spares(shim->region, (unsigned)row, shim->slot); /* nobody has room now, kept or not */
 	settled(shim, row);
 }
 
 void charge_give(struct shim *shim, int row, uint64_t bytes)
 {
 	spin_take(&shim->reserve_locks[row]);
-	reserve_give(shim->region, (unsigned)row, shim->slot, bytes);
+	shim->spares[row].hold &= reserve_give(shim->region, (unsigned)row, shim->slot, bytes);
 	settled(shim, row);
 }
 

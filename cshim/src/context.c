@@ -45,6 +45,7 @@ static void context_added(struct charge *charge, CUresult result)
 	if (atomic_fetch_add(&shim->context_counts[charge->row], 1) == 0) {
 		atomic_store(&shim->context_charges[charge->row], bytes);
 		atomic_store(&shim_use(shim, charge->row)->context_bytes, bytes);
+		atomic_fetch_or(&shim->own->contexts, UINT64_C(1) << charge->row);
 	} else {
 		charge_give(shim, charge->row, bytes);
 	}
@@ -60,6 +61,7 @@ static void context_removed(struct shim *shim, int row)
 		return;
 	charge_give(shim, row, atomic_exchange(&shim->context_charges[row], 0));
 	atomic_store(&shim_use(shim, row)->context_bytes, 0);
+	atomic_fetch_and(&shim->own->contexts, ~(UINT64_C(1) << row));
 }
 
 /* What was allocated in a context goes with it. */

@@ -92,7 +92,7 @@ void legacy_open(struct shim *shim)
 void legacy_show(struct shim *shim, int row)
 {
 	struct legacy_use *shown = &shim->legacy->slots[shim->slot].used[row];
-	const uint64_t total = used_bytes(atomic_load_explicit(&shim_use(shim, row)->used, memory_order_relaxed));
+	const uint64_t total = reserve_held(shim_use(shim, row));
 	const uint64_t context = atomic_load_explicit(&shim_use(shim, row)->context_bytes, memory_order_relaxed);
 
 	atomic_store_explicit(&shown->context_bytes, context < total ? context : total, memory_order_relaxed);

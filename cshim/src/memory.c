@@ -170,7 +170,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *extMem, const CUDA_EXTERNAL_ME
 	entry.bytes = desc->size;
 	entry.device = (uint16_t)row;
 	if (table_put(&shim->externals, &entry))
-		atomic_fetch_add(&shim_use(shim, row)->external_bytes, entry.bytes);
+		atomic_fetch_add(&shim->own->external_bytes[row], entry.bytes);
 	return result;
 }
 
@@ -181,6 +181,6 @@ CUresult cuDestroyExternalMemory(CUexternalMemory extMem)
 
 	REAL(cuDestroyExternalMemory);
 	if (shim != NULL && table_take(&shim->externals, (uint64_t)(uintptr_t)extMem, &entry))
-		atomic_fetch_sub(&shim_use(shim, entry.device)->external_bytes, entry.bytes);
+		atomic_fetch_sub(&shim->own->external_bytes[entry.device], entry.bytes);
 	return driver.cuDestroyExternalMemory(extMem);
 }

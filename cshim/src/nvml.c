@@ -99,9 +99,9 @@ static nvmlReturn_t list_processes(struct shim *shim, int row, unsigned int *cou
 	for (unsigned i = 0; i < region_slots_in_use(shim->region); i++) {
 		struct region_slot *slot = &shim->region->slots[i];
 		const uint64_t owner = atomic_load(&slot->owner);
-		const uint64_t used = used_bytes(atomic_load(&slot->use[row].used));
+		const uint64_t used = reserve_held(&slot->use[row]);
 
-		if (owner == 0 || (used == 0 && atomic_load(&slot->use[row].launches) == 0))
+		if (owner == 0 || (used == 0 && (atomic_load(&slot->contexts) >> row & 1) == 0))
 			continue;
 		if (found < room) {
 			nvmlProcessInfo_v2_t *info = (void *)((char *)infos + found * stride);

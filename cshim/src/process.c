@@ -40,6 +40,19 @@ struct process_self process_self(void)
 	return self;
 }
 
+bool process_may_ask(void)
+{
+	return kill(getpid(), 0) == 0;
+}
+
+bool process_is_shown(uint64_t owner)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%u", process_owner_pid(owner));
+	return access(path, F_OK) == 0;
+}
+
 bool process_is_gone(uint64_t owner, uint64_t image)
 {
 	const uint32_t pid = process_owner_pid(owner);

@@ -46,6 +46,12 @@ struct ceiling {
 	uint32_t sm_percent;   /* 100: none */
 };
 
+/* On which terms this process may use its spare of a device. */
+struct spare_terms {
+	bool hold;
+	uint64_t room_bytes; /* the limit, less the driver's overhead */
+};
+
 struct context_row {
 	_Atomic uint64_t context;
 	_Atomic int row;
@@ -101,6 +107,7 @@ struct shim {
 	struct ceiling fallback; /* environment, for every device that has none of its own */
 
 	spin_lock reserve_locks[GRANT_DEVICES];
+	struct spare_terms spares[GRANT_DEVICES];
 	struct context_row contexts[CONTEXTS];
 	_Atomic uint32_t context_counts[GRANT_DEVICES];
 	_Atomic uint64_t context_charges[GRANT_DEVICES];

@@ -3,6 +3,7 @@
 #define TEST_CHECK_H
 
 #include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +43,12 @@ static inline void remove_directory(const char *path)
 	struct dirent *entry;
 
 	while (directory != NULL && (entry = readdir(directory)) != NULL)
-		if (entry->d_name[0] != '.')
-			(void)unlinkat(dirfd(directory), entry->d_name, 0);
+		if (entry->d_name[0] != '.' && unlinkat(dirfd(directory), entry->d_name, 0) != 0) {
+			char below[PATH_MAX];
+
+			snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
+			remove_directory(below);
+		}
 	if (directory != NULL)
 		closedir(directory);
 	(void)rmdir(path);

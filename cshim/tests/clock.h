@@ -4,6 +4,7 @@
 #ifndef TEST_CLOCK_H
 #define TEST_CLOCK_H
 
+#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -23,6 +24,7 @@ struct virtual_clock {
 
 static struct virtual_clock *virtual_clock;
 static int clock_member;
+static int clock_interrupts; /* as if a signal came in the middle of each pause */
 
 static inline void clock_start(int members)
 {
@@ -92,6 +94,11 @@ FOR_ALL int nanosleep(const struct timespec *pause, struct timespec *left)
 {
 	if (virtual_clock == NULL)
 		return (int)syscall(SYS_nanosleep, pause, left);
+	if (clock_interrupts) {
+		clock_sleep(((uint64_t)pause->tv_sec * 1000000000u + (uint64_t)pause->tv_nsec) / 2);
+		errno = EINTR;
+		return -1;
+	}
 	clock_sleep((uint64_t)pause->tv_sec * 1000000000u + (uint64_t)pause->tv_nsec);
 	return 0;
 }

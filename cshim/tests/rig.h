@@ -14,6 +14,7 @@
 #include "grant.h"
 #include "nvml_abi.h"
 #include "region.h"
+#include "reserve.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
@@ -133,7 +134,7 @@ static inline uint64_t rig_charged(int device)
 
 	for (unsigned i = 0; i < REGION_SLOTS; i++)
 		if (atomic_load(&region->slots[i].owner) != 0)
-			sum += atomic_load(&region->slots[i].use[device].used) & REGION_BYTES_MASK;
+			sum += reserve_held(&region->slots[i].use[device]);
 	return sum;
 }
 

@@ -60,7 +60,9 @@ static void constants(void)
 	number("REGION_VERSION", REGION_VERSION);
 	number("REGION_DEVICES", REGION_DEVICES);
 	number("REGION_SLOTS", REGION_SLOTS);
+	number("REGION_BYTES_BITS", REGION_BYTES_BITS);
 	number("REGION_BYTES_MASK", REGION_BYTES_MASK);
+	number("REGION_SPARE_MASK", REGION_SPARE_MASK);
 	number("REGION_PID_BITS", REGION_PID_BITS);
 	number("REGION_PID_MASK", REGION_PID_MASK);
 	printf("\n  }");
@@ -124,14 +126,16 @@ static void region(void)
 	ONE(region_slot, namespace);
 	ONE(region_slot, attached_ns);
 	ONE(region_slot, passed);
+	ONE(region_slot, contexts);
+	ARRAY(region_slot, external_bytes, 'u');
 	ARRAY(region_slot, use, 's');
 	end();
 	begin("region_use", sizeof(struct region_use));
 	ONE(region_use, used);
+	ONE(region_use, spare);
 	ONE(region_use, next);
 	ONE(region_use, claim);
 	ONE(region_use, context_bytes);
-	ONE(region_use, external_bytes);
 	ONE(region_use, launches);
 	ONE(region_use, busy_ns);
 	ONE(region_use, waiting);

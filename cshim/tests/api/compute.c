@@ -102,6 +102,13 @@ static void a_program_that_waits_for_each_kernel_gets_its_share(void)
 	CHECK_SHARE(run_for(rig_kernel("k_100us"), SECOND_NS, true), 50, 3);
 }
 
+static void signals_in_every_pause_change_nothing(void)
+{
+	clock_interrupts = 1;
+	begin(30);
+	CHECK_SHARE(run_for(rig_kernel("k_1ms"), SECOND_NS, false), 30, 3);
+}
+
 static void kernels_of_all_lengths_together(void)
 {
 	CUfunction kernels[4];
@@ -437,6 +444,7 @@ int main(int argc, char **argv)
 		TEST(kernels_of_10_ms),
 		TEST(kernels_of_100_ms),
 		TEST(a_program_that_waits_for_each_kernel_gets_its_share),
+		TEST(signals_in_every_pause_change_nothing),
 		TEST(kernels_of_all_lengths_together),
 		TEST(every_way_to_launch_counts),
 		TEST(what_is_captured_costs_when_it_runs),

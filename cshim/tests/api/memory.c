@@ -288,9 +288,9 @@ static void imported_memory_is_shown_and_not_charged(void)
 	begin(GIB);
 	CHECK_EQUAL(cuImportExternalMemory(&memory, &desc), CUDA_SUCCESS);
 	CHECK_EQUAL(rig_charged(0), 0);
-	CHECK_EQUAL(atomic_load(&rig_region()->slots[0].use[0].external_bytes), 4 * GIB);
+	CHECK_EQUAL(atomic_load(&rig_region()->slots[0].external_bytes[0]), 4 * GIB);
 	CHECK_EQUAL(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
-	CHECK_EQUAL(atomic_load(&rig_region()->slots[0].use[0].external_bytes), 0);
+	CHECK_EQUAL(atomic_load(&rig_region()->slots[0].external_bytes[0]), 0);
 }
 
 static void a_context_is_charged_once_and_takes_its_memory_with_it(void)
@@ -445,6 +445,31 @@ static void ten_thousand_allocations_are_found_again(void)
 	check_exact(0);
 }
 
+static void what_is_kept_for_the_next_is_judged_by_the_limit_of_then(void)
+{
+	struct grant grant = rig_one(GIB, 100);
+	CUdeviceptr a, b, c;
+
+	rig_context(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 900 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, 4 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemFree_v2(b), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(0), 900 * MIB);
+	CHECK_EQUAL(rig_free(), 124 * MIB);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, 2 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemFree_v2(b), CUDA_SUCCESS);
+	grant.devices[0].memory_limit_bytes = 901 * MIB;
+	rig_write(&grant);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, 2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	grant.devices[0].memory_limit_bytes = GIB;
+	grant.overhead_bytes[0] = 123 * MIB;
+	rig_write(&grant);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, 2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAlloc_v2(&c, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(rig_free(), 0);
+}
+
 static void a_whole_card_is_not_counted(void)
 {
 	struct grant grant = rig_grant(1, 0, 0);
@@ -501,6 +526,7 @@ int main(int argc, char **argv)
 		TEST(a_full_card_pages_where_the_grant_oversubscribes),
 		TEST(a_full_card_is_the_drivers_to_report_otherwise),
 		TEST(ten_thousand_allocations_are_found_again),
+		TEST(what_is_kept_for_the_next_is_judged_by_the_limit_of_then),
 		TEST(a_whole_card_is_not_counted),
 		TEST(memory_without_a_limit_is_counted),
 	};

@@ -36,7 +36,7 @@ static int rounds_wanted(void)
 static bool is_over(void)
 {
 	const uint64_t turn = atomic_load(&region->devices[0].turn);
-	const uint64_t sum = reserve_sum(region, 0);
+	const uint64_t sum = reserve_total(region, 0);
 
 	return sum > LIMIT && atomic_load(&region->devices[0].turn) == turn;
 }
@@ -64,7 +64,8 @@ static void work(int number)
 				usleep(100);
 			atomic_store(&board->workers[number].paused, 0);
 		}
-		if (held < 3 * (uint64_t)LIMIT / WORKERS && reserve_take(region, 0, slot, bytes, 0, LIMIT)) {
+		if (held < 3 * (uint64_t)LIMIT / WORKERS && (reserve_take_spare(&region->slots[slot].use[0], bytes) ||
+								    reserve_take(region, 0, slot, bytes, 0, LIMIT))) {
 			held += bytes;
 			if (is_over())
 				atomic_fetch_add(&board->over, 1);

@@ -63,7 +63,7 @@ static void a_winner_that_stops_before_settling_is_counted(void)
 	atomic_store(&region->devices[0].turn, 1 << 10 | 1);
 	CHECK(!reserve_take(region, 0, 2, 500, 0, 1000));
 	CHECK(reserve_take(region, 0, 2, 400, 0, 1000));
-	CHECK_EQUAL(reserve_sum(region, 0), 1000);
+	CHECK_EQUAL(reserve_total(region, 0), 1000);
 }
 
 static void one_that_stops_before_winning_is_not_counted(void)
@@ -86,7 +86,60 @@ static void settling_twice_changes_nothing(void)
 	atomic_store(&region->slots[1].use[0].claim, turn >> 10); /* as if its owner had not cleared it yet */
 	reserve_give(region, 0, 1, 100);
 	reserve_settle(region, 0, turn);
-	CHECK_EQUAL(reserve_sum(region, 0), 500);
+	CHECK_EQUAL(reserve_total(region, 0), 500);
+}
+
+static void what_is_freed_is_taken_again_without_a_turn(void)
+{
+	struct region *region = new_region();
+	struct region_use *use = &region->slots[1].use[0];
+	uint64_t turn;
+
+	CHECK(reserve_take(region, 0, 1, 600, 0, 1000));
+	CHECK(!reserve_take_spare(use, 1)); /* nothing is kept before anything is freed */
+	turn = atomic_load(&region->devices[0].turn);
+	CHECK(reserve_give(region, 0, 1, 200));
+	CHECK(reserve_give(region, 0, 1, 100));
+	CHECK_EQUAL(reserve_total(region, 0), 300);
+	CHECK(!reserve_take_spare(use, 301));
+	CHECK(reserve_take_spare(use, 250));
+	CHECK_EQUAL(reserve_total(region, 0), 550);
+	CHECK_EQUAL(atomic_load(&region->devices[0].turn), turn);
+	CHECK(reserve_take(region, 0, 1, 450, 0, 1000)); /* its own spare is room for it */
+	CHECK_EQUAL(reserve_total(region, 0), 1000);
+}
+
+static void what_one_keeps_is_room_for_another(void)
+{
+	struct region *region = new_region();
+	struct region_use *use = &region->slots[1].use[0];
+
+	CHECK(reserve_take(region, 0, 1, 1000, 0, 1000));
+	CHECK(reserve_give(region, 0, 1, 600));
+	CHECK(!reserve_take(region, 0, 2, 601, 0, 1000));
+	CHECK(reserve_take(region, 0, 2, 600, 0, 1000));
+	CHECK_EQUAL(reserve_total(region, 0), 1000);
+	CHECK(!reserve_take_spare(use, 1)); /* it is not its own any more */
+	CHECK(!reserve_take(region, 0, 1, 1, 0, 1000));
+	CHECK(!reserve_give(region, 0, 1, 100)); /* a shut spare is not filled: the bytes are free at once */
+	CHECK(reserve_take(region, 0, 2, 100, 0, 1000));
+	CHECK_EQUAL(reserve_total(region, 0), 1000);
+	CHECK(reserve_give(region, 0, 1, 100)); /* a new one */
+	CHECK(reserve_take_spare(use, 100));
+	CHECK_EQUAL(reserve_total(region, 0), 1000);
+}
+
+static void no_more_than_some_megabytes_are_kept(void)
+{
+	struct region *region = new_region();
+
+	CHECK(reserve_take(region, 0, 1, 4 * RESERVE_SPARE_MOST, 0, UINT64_MAX));
+	CHECK(!reserve_give(region, 0, 1, RESERVE_SPARE_MOST + 1));
+	CHECK(!reserve_take_spare(&region->slots[1].use[0], 1));
+	CHECK(reserve_give(region, 0, 1, RESERVE_SPARE_MOST));
+	CHECK(!reserve_give(region, 0, 1, 1)); /* all goes back */
+	CHECK(!reserve_take_spare(&region->slots[1].use[0], 1));
+	CHECK_EQUAL(reserve_total(region, 0), 2 * RESERVE_SPARE_MOST - 2);
 }
 
 enum { RACERS = 4, ROUNDS = 20000 };
@@ -103,10 +156,11 @@ static void many_processes_never_exceed_the_limit(void)
 			const uint64_t bytes = 100 + (unsigned)round % 300;
 			uint64_t turn, sum;
 
-			if (!reserve_take(region, 0, racer, bytes, 0, 1000))
+			if (!reserve_take_spare(&region->slots[racer].use[0], bytes) &&
+				!reserve_take(region, 0, racer, bytes, 0, 1000))
 				continue;
 			turn = atomic_load(&region->devices[0].turn);
-			sum = reserve_sum(region, 0); /* of one moment, if nobody won meanwhile */
+			sum = reserve_total(region, 0); /* of one moment, if nobody won meanwhile */
 			if (sum > 1000 && atomic_load(&region->devices[0].turn) == turn)
 				atomic_fetch_add(worst, 1);
 			reserve_give(region, 0, racer, bytes);
@@ -326,6 +380,9 @@ int main(int argc, char **argv)
 		TEST(a_winner_that_stops_before_settling_is_counted),
 		TEST(one_that_stops_before_winning_is_not_counted),
 		TEST(settling_twice_changes_nothing),
+		TEST(what_is_freed_is_taken_again_without_a_turn),
+		TEST(what_one_keeps_is_room_for_another),
+		TEST(no_more_than_some_megabytes_are_kept),
 		TEST(many_processes_never_exceed_the_limit),
 		TEST(of_two_that_race_for_room_for_one_exactly_one_wins),
 		TEST(a_new_file_is_a_valid_region),

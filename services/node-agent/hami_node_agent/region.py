@@ -52,7 +52,7 @@ class DeviceUse:
     """As the region says it; None where it has ``busy_ns`` instead."""
     refused: int = 0
     processes: int = 0
-    """How many hold a slot and use the device."""
+    """How many have a context or memory on the device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,22 +137,32 @@ def _decode_ours(data: bytes, gone: frozenset[Owner]) -> Region:
 def _our_device(data: bytes, place: int, slots: list[int]) -> DeviceUse:
     head = layout.REGION.offset("devices", place)
     uses = [base + layout.REGION_SLOT.offset("use", place) for base in slots]
-
-    def total(name: str) -> int:
-        found = (layout.read_uint(data, layout.REGION_USE, name, base=use) for use in uses)
-        return min(sum(value & layout.REGION_BYTES_MASK if name == "used" else value for value in found), _BYTES_CEILING)
-
-    held = [use for use in uses if layout.read_uint(data, layout.REGION_USE, "used", base=use) & layout.REGION_BYTES_MASK]
+    held = [_held_bytes(data, use) for use in uses]
+    used = min(sum(held), _BYTES_CEILING)
+    context = min(sum(layout.read_uint(data, layout.REGION_USE, "context_bytes", base=use) for use in uses), _BYTES_CEILING)
+    external = sum(layout.read_uint(data, layout.REGION_SLOT, "external_bytes", base=base, index=place) for base in slots)
     return DeviceUse(
         uuid=layout.read_text(data, layout.REGION_DEVICE, "uuid", base=head),
-        used_bytes=total("used"),
-        context_bytes=total("context_bytes"),
-        buffer_bytes=max(total("used") - total("context_bytes"), 0),
-        external_bytes=total("external_bytes"),
+        used_bytes=used,
+        context_bytes=context,
+        buffer_bytes=max(used - context, 0),
+        external_bytes=min(external, _BYTES_CEILING),
         busy_ns=sum(layout.read_uint(data, layout.REGION_USE, "busy_ns", base=use) for use in uses) % _COUNTERS,
         refused=min(layout.read_uint(data, layout.REGION_DEVICE, "refused", base=head), _BYTES_CEILING),
-        processes=len(held),
+        processes=sum(bytes_held > 0 or _has_context(data, base, place) for bytes_held, base in zip(held, slots, strict=True)),
     )
+
+
+def _has_context(data: bytes, slot: int, place: int) -> bool:
+    return bool(layout.read_uint(data, layout.REGION_SLOT, "contexts", base=slot) >> place & 1)
+
+
+def _held_bytes(data: bytes, use: int) -> int:
+    """What a process has in use: the bytes of ``used``, less those of a ``spare`` that belongs to it, which bears its tag."""
+    used = layout.read_uint(data, layout.REGION_USE, "used", base=use)
+    spare = layout.read_uint(data, layout.REGION_USE, "spare", base=use)
+    kept = spare & layout.REGION_SPARE_MASK if spare >> layout.REGION_BYTES_BITS == used >> layout.REGION_BYTES_BITS else 0
+    return max((used & layout.REGION_BYTES_MASK) - kept, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,10 +84,12 @@ GRANT_CORE_DEFAULT: Final = 0
 GRANT_CORE_FORCE: Final = 1
 GRANT_CORE_DISABLE: Final = 2
 REGION_MAGIC: Final = 0x4E474552494D4148
-REGION_VERSION: Final = 1
+REGION_VERSION: Final = 2
 REGION_DEVICES: Final = 16
 REGION_SLOTS: Final = 1024
+REGION_BYTES_BITS: Final = 44
 REGION_BYTES_MASK: Final = 0xFFFFFFFFFFF
+REGION_SPARE_MASK: Final = 0x7FFFFFFFFFF
 REGION_PID_BITS: Final = 22
 REGION_PID_MASK: Final = 0x3FFFFF
 
@@ -127,7 +129,7 @@ GRANT_DEVICE: Final = Layout(
 )
 
 REGION: Final = Layout(
-    size=1117312,
+    size=1248384,
     fields={
         "identity": Field(offset=0, size=8, count=1, kind="uint"),
         "version": Field(offset=8, size=4, count=1, kind="uint"),
@@ -136,7 +138,7 @@ REGION: Final = Layout(
         "device_count": Field(offset=20, size=4, count=1, kind="uint"),
         "priority": Field(offset=24, size=8, count=1, kind="uint"),
         "devices": Field(offset=128, size=192, count=16, kind="struct"),
-        "slots": Field(offset=3200, size=1088, count=1024, kind="struct"),
+        "slots": Field(offset=3200, size=1216, count=1024, kind="struct"),
     },
 )
 
@@ -154,14 +156,16 @@ REGION_DEVICE: Final = Layout(
 )
 
 REGION_SLOT: Final = Layout(
-    size=1088,
+    size=1216,
     fields={
         "owner": Field(offset=0, size=8, count=1, kind="uint"),
         "image": Field(offset=8, size=8, count=1, kind="uint"),
         "namespace": Field(offset=16, size=8, count=1, kind="uint"),
         "attached_ns": Field(offset=24, size=8, count=1, kind="uint"),
         "passed": Field(offset=32, size=8, count=1, kind="uint"),
-        "use": Field(offset=64, size=64, count=16, kind="struct"),
+        "contexts": Field(offset=40, size=8, count=1, kind="uint"),
+        "external_bytes": Field(offset=64, size=8, count=16, kind="uint"),
+        "use": Field(offset=192, size=64, count=16, kind="struct"),
     },
 )
 
@@ -169,10 +173,10 @@ REGION_USE: Final = Layout(
     size=64,
     fields={
         "used": Field(offset=0, size=8, count=1, kind="uint"),
-        "next": Field(offset=8, size=8, count=1, kind="uint"),
-        "claim": Field(offset=16, size=8, count=1, kind="uint"),
-        "context_bytes": Field(offset=24, size=8, count=1, kind="uint"),
-        "external_bytes": Field(offset=32, size=8, count=1, kind="uint"),
+        "spare": Field(offset=8, size=8, count=1, kind="uint"),
+        "next": Field(offset=16, size=8, count=1, kind="uint"),
+        "claim": Field(offset=24, size=8, count=1, kind="uint"),
+        "context_bytes": Field(offset=32, size=8, count=1, kind="uint"),
         "launches": Field(offset=40, size=8, count=1, kind="uint"),
         "busy_ns": Field(offset=48, size=8, count=1, kind="uint"),
         "waiting": Field(offset=56, size=8, count=1, kind="uint"),

@@ -19,7 +19,7 @@ MIB = 2**20
 def a_region(*processes: tuple[int, int, int], high_water: int | None = None) -> bytes:
     """A region of one device; of each process its pid, its MiB in use and its launches."""
     data = bytearray(layout.REGION.size)
-    head = {"identity": layout.REGION_MAGIC, "version": 1, "size": layout.REGION.size, "device_count": 1}
+    head = {"identity": layout.REGION_MAGIC, "version": layout.REGION_VERSION, "size": layout.REGION.size, "device_count": 1}
     for name, value in head.items():
         layout.write_uint(data, layout.REGION, name, value)
     layout.write_uint(data, layout.REGION, "slot_high_water", len(processes) if high_water is None else high_water)
@@ -56,10 +56,29 @@ def test_slots_above_the_high_water_mark_are_not_looked_at_and_a_forged_mark_rea
     assert region.decode(a_region((10, 300, 4), high_water=2**32 - 1)).device(GPU).used_bytes == 300 * MIB
 
 
+def test_what_a_process_keeps_for_its_next_allocations_is_not_in_use_and_goes_with_the_word_that_it_belongs_to() -> None:
+    data = bytearray(a_region((10, 300, 4)))
+    use = layout.REGION.offset("slots") + layout.REGION_SLOT.offset("use")
+    tag = layout.read_uint(data, layout.REGION_USE, "used", base=use) >> layout.REGION_BYTES_BITS
+    layout.write_uint(data, layout.REGION_USE, "spare", tag << layout.REGION_BYTES_BITS | 8 * MIB, base=use)
+    assert region.decode(bytes(data)).device(GPU).used_bytes == 292 * MIB
+    layout.write_uint(data, layout.REGION_USE, "spare", (tag - 1) << layout.REGION_BYTES_BITS | 8 * MIB, base=use)
+    assert region.decode(bytes(data)).device(GPU).used_bytes == 300 * MIB
+    layout.write_uint(data, layout.REGION_USE, "spare", tag << layout.REGION_BYTES_BITS | 500 * MIB, base=use)
+    assert region.decode(bytes(data)).device(GPU).used_bytes == 0  # a tenant's nonsense stays within bounds
+
+
+def test_a_process_with_a_context_and_no_memory_counts() -> None:
+    data = bytearray(a_region((10, 0, 0)))
+    assert region.decode(bytes(data)).device(GPU).processes == 0
+    layout.write_uint(data, layout.REGION_SLOT, "contexts", 1, base=layout.REGION.offset("slots"))
+    assert region.decode(bytes(data)).device(GPU).processes == 1
+
+
 @pytest.mark.parametrize("field", ["version", "size"])
 def test_another_version_is_refused_not_guessed(field: str) -> None:
     data = bytearray(a_region())
-    layout.write_uint(data, layout.REGION, field, 2)
+    layout.write_uint(data, layout.REGION, field, layout.REGION_VERSION + 1)
     with pytest.raises(RegionError, match="version"):
         region.decode(bytes(data))
 
