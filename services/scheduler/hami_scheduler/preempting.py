@@ -3,7 +3,8 @@
 kube-scheduler knows of no card: where only cards are short it finds no victim and never asks (``/preempt`` is called where it lacks something of its
 own too). So a pod that filter has refused, of higher priority than others and whose ``preemptionPolicy`` is not ``Never``, is looked at here,
 outside of filter. Victims go through the Eviction API, so that PodDisruptionBudgets hold; what they leave is kept for the pod by UID until filter
-reserves it, or its time is over. Where those that are leaving anyway make room enough, nobody is evicted.
+reserves it, or its time is over. Where those that are leaving anyway make room enough, nobody is evicted. For whom room is kept, and where, is
+written on the pod before anybody goes, as a condition (kube-scheduler writes its nomination): the next leader keeps it on.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ DEFAULT_GRACE_SECONDS = 30
 ATTEMPTS = 3
 REMEMBERED = 256
 NEVER = "Never"
+CONDITION = "hami.io/RoomKept"
+"""Type of the condition that names the node where others have gone for a pod, or are about to."""
+_NODE_PREFIX = "node "
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,10 @@ class Preempting:
         """Of the pods that hold devices."""
         self._offered: OrderedDict[str, dict[str, Placement]] = OrderedDict()
         """By UID, what the pod would get on each node that ``narrow`` left to kube-scheduler."""
+        self._kept: dict[str, str] = {}
+        """By UID, the node on which this process has kept room for the pod, also if it does no more."""
+        self._of_others: dict[str, str] = {}
+        """By UID, the node on which another leader has kept room for the pod, by the pod's own record."""
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         """Take one change of a pod."""
@@ -108,13 +116,39 @@ class Preempting:
             for known in (old, new):
                 if known is not None:
                     self._forget(known.metadata.uid)
-        elif new.status.nominated_node_name:
-            self._nominated(new, new.status.nominated_node_name)
+        else:
+            uid = new.metadata.uid
+            if new.status.nominated_node_name:
+                self._nominated(new, new.status.nominated_node_name)
+            if (node := _recorded(new)) and self._kept.get(uid) != node:
+                self._of_others[uid] = node
 
     def _forget(self, uid: str) -> None:
         self._wanting.pop(uid, None)
         self._not_before.pop(uid, None)
         self._offered.pop(uid, None)
+        self._kept.pop(uid, None)
+        self._of_others.pop(uid, None)
+
+    def keep_on(self) -> None:
+        """Keep the room that another leader has kept, where those who go, or are gone, leave it: before anything else is decided."""
+        if not self._of_others:
+            return
+        others, self._of_others = self._of_others, {}
+        pods = {pod.metadata.uid: pod for pod in self._pods.objects.values() if pod.metadata.uid in others}
+        budgets = self._budgets_by_namespace()
+        for uid, pod in pods.items():
+            if self._picture.state.entry(uid) is not None or pod.spec.node_name or pod.metadata.deletion_timestamp:
+                continue
+            try:
+                request = self._catalog.read_pod(pod)
+            except RequestError:
+                continue
+            found = self._on_node(_Wanting(pod_ref(pod), request, request.priority, {}), others[uid], budgets)
+            self._kept[uid] = others[uid]  # room that nobody leaves is not looked for again
+            if request.asks and found is not None and not found.victims:
+                self._keep(pod_ref(pod), found.placement)
+                log.info("room kept on", pod=str(pod_ref(pod)), node=others[uid])
 
     def _nominated(self, pod: Pod, node: str) -> None:
         """kube-scheduler evicts for the pod on a node that we left to it: what becomes free there is the pod's."""
@@ -160,6 +194,7 @@ class Preempting:
         self._keep(wanting.pod, chosen.placement, *(victim.pod for victim in chosen.victims))
         node = chosen.placement.node
         names = ", ".join(str(victim.pod) for victim in chosen.victims)
+        await self._note(wanting.pod, node)
         log.info("preempting", pod=str(wanting.pod), node=node, victims=names)
         self._record(wanting.pod, NORMAL, "Preempting", f"evicting pods of lower priority on node [{node}]: {names}")
         for victim in sorted(chosen.victims, key=lambda victim: (not victim.budgets, victim.priority)):  # who may be refused comes first
@@ -255,7 +290,23 @@ class Preempting:
             if pod is not None and pod.spec.termination_grace_period_seconds is not None:
                 graces.append(pod.spec.termination_grace_period_seconds)
         seconds = min(max(graces) + SPARE_SECONDS, LONGEST_SECONDS)
+        self._kept[ref.uid] = placement.node
         self._picture.state.nominate(ref, placement, lapses_at=self._clock.monotonic() + seconds)
+
+    async def _note(self, ref: PodRef, node: str) -> None:
+        """Say on the pod where room is kept for it, for the next leader; without that, only this one keeps it."""
+        now = self._clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": CONDITION,
+            "status": "True",
+            "reason": "Preempting",
+            "message": f"{_NODE_PREFIX}{node}",
+            "lastTransitionTime": now,
+        }
+        try:
+            await self._cluster.patch_conditions(ref, [condition])
+        except api.ClusterError as exc:
+            log.warning("room kept is not noted on the pod", pod=str(ref), node=node, error=str(exc))
 
     def _give_up(self, ref: PodRef, node: str, reason: str) -> None:
         """Keep nothing for the pod any more, and leave it alone for a while."""
@@ -324,6 +375,14 @@ def _priority_held(pod: Pod | None) -> int | None:
     if pod is None or not pod.spec.node_name or keys.ASSIGNED_NODE not in pod.metadata.annotations or is_terminal(pod):
         return None
     return pod.spec.priority or 0
+
+
+def _recorded(pod: Pod) -> str:
+    """The node on which room is kept for the pod, by its own status; empty where it says none."""
+    for condition in pod.status.conditions or ():
+        if condition.type == CONDITION and condition.status == "True" and (condition.message or "").startswith(_NODE_PREFIX):
+            return (condition.message or "").removeprefix(_NODE_PREFIX)
+    return pod.status.nominated_node_name or ""
 
 
 def _covers(budget: PodDisruptionBudget, pod: Pod) -> bool:

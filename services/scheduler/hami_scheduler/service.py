@@ -417,6 +417,7 @@ class Scheduler:
         picture = self.picture
         uid = ref.uid
         picture.pods.asked(uid)
+        self._preempting.keep_on()
         if (node := self._bound_node(ref)) is not None:
             return FilterAnswer(error=f"pod {ref} is bound to {node} already")
         if (node := self._binder.open_node(uid)) is not None:

@@ -19,7 +19,7 @@ from hami_scheduler.picture import Picture
 log = structlog.get_logger()
 
 CONDITION = "hami.io/RoomChanged"
-"""Type of the condition whose change wakes a refused pod; the scheduler may change nothing else in a pod's status."""
+"""Type of the condition whose change wakes a refused pod; ``preempting`` has another one, and nothing else in a pod's status is changed."""
 TICK_SECONDS = 1.0
 ATTEMPTS = 3
 

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
+from hami_protocol import keys
 from hami_protocol.kubernetes import Pod
 from hami_runtime.kube import cluster as api
+from hami_runtime.kube.memory import MemoryCluster
 from hami_scheduler.placement import Phase
 from hami_scheduler.service import Options, Scheduler
 from hami_scheduler.wire import MetaPod, MetaVictims, PreemptionArgs
 from tests.builders import a_device
 from tests.contract.scheduler.faults import Fault, FaultyCluster, lost_answer, overloaded
-from tests.contract.scheduler.world import World, asked, place, settle, story, used_mib
+from tests.contract.scheduler.world import World, asked, place, ref, settle, story, used_mib
 
 CARDS = (a_device("GPU-A", memory_mib=1000), a_device("GPU-B", memory_mib=1000, index=1))
 
@@ -137,7 +139,8 @@ async def test_a_budget_that_was_used_up_meanwhile_ends_the_attempt_and_nothing_
         await running(world, scheduler, "guarded", labels={"app": "web"}, gpu=2)
         await a_budget(world, 1, app="web")
         waiting = await important(world)
-        cluster.faults.append(Fault(api.TooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.")))
+        over_budget = api.TooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.")
+        cluster.faults.extend([overloaded(), Fault(over_budget)])  # the note on the pod first, which others may go without
         asked(scheduler, waiting)
         await asyncio.sleep(1.0)
         assert await leaving(world) == []
@@ -226,7 +229,10 @@ async def test_what_is_kept_for_a_pod_is_still_kept_when_it_is_woken(world: Worl
         asked(scheduler, waiting)
         await gone(world, "low")
         await asyncio.sleep(1.0)
-        assert [condition.type for condition in (await world.get(waiting)).status.conditions or ()] == ["hami.io/RoomChanged"]
+        assert [condition.type for condition in (await world.get(waiting)).status.conditions or ()] == [
+            "hami.io/RoomKept",
+            "hami.io/RoomChanged",
+        ]
         entry = scheduler.picture.state.entry(waiting.metadata.uid)
         assert entry is not None
         assert entry.phase is Phase.NOMINATED
@@ -268,3 +274,123 @@ async def test_what_kube_schedulers_victims_leave_is_kept_once_it_has_nominated_
         await gone(world, "low")
         assert asked(scheduler, await world.pod("thief", gpu=2)).failed
         assert await place(scheduler, waiting) == "n1"
+
+
+@pytest.mark.parametrize("victim_has_gone", [False, True])
+@story
+async def test_the_next_leader_keeps_what_the_last_one_kept(world: World, victim_has_gone: bool) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        await running(world, scheduler, "low", gpu=2)
+        waiting = await important(world)
+        asked(scheduler, waiting)
+        await asyncio.sleep(0.5)
+        assert await leaving(world) == ["low"]
+    if victim_has_gone:
+        await gone(world, "low")
+    async with world.scheduler() as scheduler:
+        thief = await world.pod("thief", gpu=2)
+        assert asked(scheduler, thief).failed
+        if not victim_has_gone:
+            await gone(world, "low")
+        assert asked(scheduler, thief).failed
+        assert await place(scheduler, waiting) == "n1"
+
+
+@story
+async def test_a_follower_that_comes_to_lead_keeps_it_too(world: World) -> None:
+    await world.node("n1", *CARDS)
+    first_client = MemoryCluster(world.store)
+    async with world.scheduler(cluster=first_client, elect="s1") as first, world.scheduler(elect="s2") as second:
+        await asyncio.sleep(5.0)
+        leader, follower = (first, second) if first.leads() else (second, first)
+        await running(world, leader, "low", gpu=2)
+        waiting = await important(world)
+        asked(leader, waiting)
+        await asyncio.sleep(0.5)
+        assert await leaving(world) == ["low"]
+        assert leader is first
+        first_client.down()
+        await asyncio.sleep(30.0)
+        assert follower.leads()
+        thief = await world.pod("thief", gpu=2)
+        assert asked(follower, thief).failed
+        await gone(world, "low")
+        assert asked(follower, thief).failed
+        assert await place(follower, waiting) == "n1"
+
+
+@story
+async def test_what_kube_scheduler_has_nominated_is_kept_by_the_next_leader(world: World) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        low = await running(world, scheduler, "low", gpu=2)
+        waiting = await important(world)
+        scheduler.preempt(PreemptionArgs(pod=waiting, node_name_to_meta_victims={"n1": offered(low)}))
+        await world.admin.patch(api.PODS, "hp", {"status": {"nominatedNodeName": "n1"}}, namespace="default", subresource="status")
+        await world.admin.delete(api.PODS, "low", namespace="default", grace_seconds=30)
+    async with world.scheduler() as scheduler:
+        thief = await world.pod("thief", gpu=2)
+        await gone(world, "low")
+        assert asked(scheduler, thief).failed
+        assert await place(scheduler, waiting) == "n1"
+
+
+@story
+async def test_a_record_of_room_that_nobody_leaves_keeps_nothing_and_evicts_nobody(world: World) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        await running(world, scheduler, "low", gpu=2)
+        waiting = await important(world, policy="Never")
+        note = {"type": "hami.io/RoomKept", "status": "True", "message": "node n1"}
+        await world.admin.patch_conditions(ref(waiting), [note])
+        await settle()
+        asked(scheduler, waiting)
+        await asyncio.sleep(1.0)
+        assert scheduler.picture.state.entry(waiting.metadata.uid) is None
+        assert await leaving(world) == []
+
+
+@story
+async def test_room_is_kept_on_once_and_not_for_ever(world: World) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        await running(world, scheduler, "low", gpu=2)
+        waiting = await important(world)
+        asked(scheduler, waiting)
+        await asyncio.sleep(0.5)
+    await gone(world, "low")
+    async with world.scheduler() as scheduler:
+        thief = await world.pod("thief", gpu=2)
+        assert asked(scheduler, thief).failed
+        await asyncio.sleep(65.0)
+        assert await place(scheduler, thief) == "n1"
+
+
+@pytest.mark.parametrize(("asks", "reason"), [(300, "ResourceQuotaNotFit"), (900, "CardInsufficientMemory")])
+@story
+async def test_nobody_is_evicted_for_a_pod_that_its_quota_would_still_refuse(world: World, asks: int, reason: str) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        quota = {"metadata": {"name": "few"}, "spec": {"hard": {"limits.nvidia.com/gpumem": "1600"}}}
+        await world.admin.create(api.QUOTAS, quota, namespace="default")
+        await running(world, scheduler, "low", gpu=2, gpumem=700)
+        waiting = await important(world, gpu=1, gpumem=asks)
+        assert reason in asked(scheduler, waiting).failed["n1"]
+        await asyncio.sleep(1.0)
+        assert await leaving(world) == []
+
+
+@story
+async def test_a_member_of_a_group_evicts_nobody(world: World) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        await running(world, scheduler, "low", gpu=2)
+        grouped = {keys.VOLCANO_GROUP: "team", keys.GROUP_SIZE: "2"}
+        members = [await world.pod(name, annotations=grouped, spec={"priority": 1000}, gpu=1, gpumem=500) for name in ("m1", "m2")]
+        assert "has not been read yet" in asked(scheduler, members[0]).error
+        await settle()
+        for member in members:
+            assert asked(scheduler, member).failed
+        await asyncio.sleep(1.0)
+        assert await leaving(world) == []
