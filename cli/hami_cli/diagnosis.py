@@ -126,14 +126,21 @@ def _texts(evidence: Evidence) -> Iterator[_Text]:
 
 def _scheduling(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
     if evidence.refusal is not None:
-        reasons = ", ".join(f"{count} nodes: {reason}" for reason, count in sorted(evidence.refusal.reasons.items()))
-        nearest = "; ".join(f"{each.node}: {each.detail}" for each in evidence.refusal.nearest if each.detail)
-        text = " | ".join(filter(None, (evidence.refusal.summary, reasons, nearest)))
-        yield _Text(object=name, source="the scheduler's verdict", text=text)
+        yield _Text(object=name, source="the scheduler's verdict", text=_verdict(evidence.refusal))
     if (condition := _unscheduled(pod)) is not None:
         yield _Text(object=name, source="condition PodScheduled", text=condition.message or "")
     if pod.spec.scheduling_gates:
         yield _Text(object=name, source="spec.schedulingGates", text="scheduling gates are set")
+
+
+def _verdict(refusal: PodRefused) -> str:
+    """The refusal's summary, then each reason and each near node's figures that it has not said yet."""
+    text = refusal.summary
+    for reason, count in sorted(refusal.reasons.items()):
+        text += "" if reason in text else f" | {count} nodes: {reason}"
+    for each in refusal.nearest:
+        text += "" if each.detail in text else f" | {each.node}: {each.detail}"
+    return text
 
 
 def _unscheduled(pod: Pod) -> Condition | None:

@@ -9,9 +9,11 @@ import msgspec
 import typer
 
 from hami_cli import ask
+from hami_cli.event_line import shares_text
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, plain, show, strong
 from hami_cli.places import SCHEDULER_URL, NamespaceOption, SchedulerOption, TokenOption, place
+from hami_protocol.devices import VendorAssignment
 
 
 def explain(
@@ -41,10 +43,22 @@ def text(answer: dict[str, Any]) -> str:
     ref = answer["pod"]
     lines = [
         strong(f"{ref['namespace']}/{ref['name']}") + f"  {answer.get('phase') or 'not seen yet'}  {answer.get('node', '')}".rstrip(),
-        plain(answer["summary"]),
+        plain(answer["summary"]) + _choice(answer),
     ]
+    if shares := shares_text(msgspec.convert((answer.get("holding") or {}).get("assignments", ()), tuple[VendorAssignment, ...])):
+        lines.append(f"  {plain(shares)}")
     lines += [f"  {count} nodes: {plain(reason)}" for reason, count in (answer.get("reasons") or {}).items()]
     if nodes := answer.get("nodes"):
         rows = [(node.get("node", ""), node.get("reason", "") or "fits", node.get("detail", "")) for node in nodes]
         lines.append(columns(("NODE", "REASON", "DETAIL"), rows))
     return "\n".join(lines)
+
+
+def _choice(answer: dict[str, Any]) -> str:
+    """Why this node, where the scheduler that answers has chosen it."""
+    verdict = (answer.get("verdict") or {}).get("verdict") or {}
+    if not answer.get("node") or verdict.get("type") != "pod_placed" or verdict.get("node") != answer["node"]:
+        return ""
+    fitting, count = verdict["fittingNodeCount"], verdict["nodeCount"]
+    best = "the only one" if fitting == 1 else f"the best of {fitting}"
+    return f", {best} that fit{'s' if fitting == 1 else ''}, of {count} nodes (score {verdict.get('score', 0.0):.1f})"

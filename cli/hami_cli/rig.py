@@ -48,7 +48,7 @@ def up(
 
     $ hami rig up --profile rig/hami_rig/profiles/modes.yaml
 
-    $ eval "$(hami rig up --json | jq -r '"export KUBECONFIG=" + .kubeconfig')"
+    $ hami rig up --json > where.json &
     """
     sys.exit(asyncio.run(_interruptible(_up(profile, folder, as_json=as_json, restart=restart, log_level=log_level), status=0)))
 

@@ -168,8 +168,9 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
             caveats.append(f"pod {pod.metadata.namespace}/{pod.metadata.name}: what it holds cannot be read: {exc}")
             continue
         charges.extend(mine := list(_charges(pod, assignments)))
-        _book(booked, mine, assignments)
-        for fact in _held(pod, assignments, catalog):
+        now = _without_init(assignments) if _init_is_over(pod) else assignments
+        _book(booked, mine, now)
+        for fact in _held(pod, now, catalog):
             device = whole.get((fact.node, fact.uuid))
             kind = fact.kind if device is None else _kind(fact, memory_mib=device.memory_mib, cores=device.cores, mode=device.mode)
             used, enforced = usage.get((pod.metadata.uid, fact.container, fact.uuid), (None, None))
@@ -254,6 +255,13 @@ def _book(booked: dict[tuple[str, str], _Booked], charges: list[ChargeFact], ass
         total.containers += sum(
             share.uuid == charge.uuid for given in assignments for container in given.containers for share in container.shares
         )
+
+
+def _without_init(assignments: tuple[VendorAssignment, ...]) -> tuple[VendorAssignment, ...]:
+    """What is held once the init containers are over."""
+    return tuple(
+        replace(given, containers=tuple(each for each in given.containers if each.kind is not ContainerKind.INIT)) for given in assignments
+    )
 
 
 def _init_is_over(pod: Pod) -> bool:

@@ -1,14 +1,15 @@
 """The way of one pod as steps in time: from its own record, Kubernetes Events and the log of allocations. Pure.
 
-Steps are of several clocks, the API server's in whole seconds; they are ordered by time, and those of one
-time stay as they were read. What has no time is left out.
+Steps are of several clocks. What the API server writes is in whole seconds: within its second such a step comes after what leads to it, which
+the log of allocations has to the millisecond. What has no time is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -19,6 +20,18 @@ from hami_protocol.errors import EventError
 from hami_protocol.kubernetes import Pod
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
+_WAY: Final = (
+    r"created",
+    r"refused|FilteringFailed|FailedScheduling",
+    r"assigned|FilteringSucceed",
+    r"lapsed",
+    r"allocating|BindingSucceed|Scheduled|PodScheduled=True",
+    r"served|Initialized|PodReadyToStartContainers|\S+ started|Started",
+    r"success|ContainersReady|Ready",
+    r"resized|applied|kept",
+    r"\S+ ended|Killing|failed|released",
+)
+"""What a step says first, in the order of a pod's way: all of a row may come in any order."""
 
 
 class Step(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -52,8 +65,32 @@ def timeline(namespace: str, name: str, pod: Pod | None, happened: Iterable[dict
     steps = [*(_own(pod) if pod else ())]
     steps += [Step(time=message.headers.get("ce-time", ""), source="bus", text=event_line(event)) for message, event in mine]
     steps += [_event(event) for event in happened if (event.get("involvedObject") or {}).get("uid") == uid]
-    steps = sorted((step for step in steps if moment(step.time) > _NO_TIME), key=lambda step: moment(step.time))
+    steps = _ordered([step for step in steps if moment(step.time) > _NO_TIME])
     return Timeline(namespace=namespace, pod=name, uid=uid, trace_id=_trace_id(parent), steps=tuple(steps))
+
+
+def whole_second(time: str) -> bool:
+    """Whether ``time`` is no more exact than a second."""
+    return "." not in time
+
+
+def _ordered(steps: Sequence[Step]) -> list[Step]:
+    """The steps in time; one of a whole second after the exact ones of that second that come before it on the way."""
+    exact = [(moment(step.time), _stage(step)) for step in steps if not whole_second(step.time)]
+
+    def when(step: Step) -> tuple[datetime, int]:
+        time, stage = moment(step.time), _stage(step)
+        if whole_second(step.time):
+            second = [at for at, of in exact if at.replace(microsecond=0) == time and of <= stage]
+            time = max(second, default=time)
+        return time, stage
+
+    return sorted(steps, key=when)
+
+
+def _stage(step: Step) -> int:
+    """How far along its way the pod is at this step; what is not known is at the end of its second."""
+    return next((place for place, pattern in enumerate(_WAY) if re.match(rf"(?:{pattern})\b", step.text)), len(_WAY))
 
 
 def moment(time: str) -> datetime:

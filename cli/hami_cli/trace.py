@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from hami_cli import live
 from hami_cli.exits import CommandError, run
 from hami_cli.output import Format, OutputOption, columns, show
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, NatsOption
-from hami_cli.timeline import Timeline, moment, timeline
+from hami_cli.timeline import Timeline, moment, timeline, whole_second
 from hami_protocol import subjects
 from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
 
@@ -36,11 +37,18 @@ def trace(
 
 
 def text(found: Timeline) -> str:
-    """The timeline for people: seconds from the first step."""
+    """The timeline for people: seconds from the first step, without thousandths where nobody has measured them."""
     first = moment(found.steps[0].time)
-    rows = [(f"{(moment(step.time) - first).total_seconds():.3f}", step.source, step.text) for step in found.steps]
+    seconds = [_seconds(step.time, first) for step in found.steps]
+    width = max(map(len, seconds))
+    rows = [(each.rjust(width), step.source, step.text) for each, step in zip(seconds, found.steps, strict=True)]
     head = f"{found.namespace}/{found.pod}  uid {found.uid}" + (f"  trace {found.trace_id}" if found.trace_id else "")
     return f"{head}\nfrom {found.steps[0].time}\n\n" + columns(("SECONDS", "SOURCE", "WHAT"), rows)
+
+
+def _seconds(time: str, first: datetime) -> str:
+    passed = (moment(time) - first).total_seconds()
+    return f"{passed:.0f}    " if whole_second(time) else f"{passed:.3f}"
 
 
 async def _gather(where: live.Where, namespace: str, name: str) -> Timeline:

@@ -13,7 +13,7 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_cli import checks
+from hami_cli import checks, trace
 from hami_cli.checks import Outcome
 from hami_cli.cordon import node_of, with_card, without_card
 from hami_cli.exits import CommandError
@@ -22,7 +22,7 @@ from hami_cli.profiles import USUAL, ProfileError, parse
 from hami_cli.timeline import timeline
 from hami_protocol import keys
 from hami_protocol.envelope import Message, seal
-from hami_protocol.events import AllocationSucceeded, PodAssigned
+from hami_protocol.events import AllocationSucceeded, PodAllocating, PodAssigned
 from hami_protocol.inventory import DeviceGroup, Inventory, InventoryNode
 from hami_rig.scheduler import configuration
 from hami_webhook.certificates import issue
@@ -126,6 +126,26 @@ def test_a_pods_way_is_told_in_order_from_all_sources() -> None:
     assert [step.source for step in found.steps] == ["pod", "bus", "bus", "event"]
     assert found.steps[-1].text == "Started: m (2 times)"
     assert (found.uid, found.trace_id) == (uid, "a" * 32)
+
+
+def test_what_is_known_to_the_second_comes_after_what_leads_to_it_and_shows_no_thousandths() -> None:
+    pod = a_pod("p1")
+    metadata = msgspec.structs.replace(pod.metadata, creation_timestamp="2026-01-01T00:00:16Z")
+    pod = msgspec.structs.replace(pod, metadata=metadata)
+    happened = [
+        {"reason": reason, "message": "", "firstTimestamp": "2026-01-01T00:00:16Z", "involvedObject": {"uid": pod.metadata.uid}}
+        for reason in ("Started", "Scheduled", "Odd")
+    ]
+    messages = [
+        a_message(PodAssigned(pod=a_ref("p1"), node="n1", assignments=()), "2026-01-01T00:00:16.866+00:00"),
+        a_message(PodAllocating(pod=a_ref("p1"), node="n1", assignments=(), bind_time_seconds=0), "2026-01-01T00:00:16.905+00:00"),
+        a_message(AllocationSucceeded(pod=a_ref("p1"), node="n1"), "2026-01-01T00:00:16.957+00:00"),
+    ]
+    found = timeline("default", "p1", pod, happened, messages)
+    words = [step.text.split()[0].rstrip(":") for step in found.steps]
+    assert words == ["created", "assigned", "allocating", "Scheduled", "Started", "success", "Odd"]
+    shown = [line.split()[0] for line in trace.text(found).splitlines()[4:]]
+    assert shown == ["0", "0.866", "0.905", "0", "0", "0.957", "0"]
 
 
 def test_a_pod_that_is_gone_is_told_from_the_log_its_last_namesake_first() -> None:

@@ -55,6 +55,8 @@ def test_an_init_container_that_is_over_holds_nothing_any_more() -> None:
     over = PodStatus(phase="Running", init_container_statuses=(ContainerStatus(name="first", state=ENDED),))
     after = seen([a_gpu_node("n1", "GPU-a")], [msgspec.structs.replace(pod, status=over)])
     assert (before.cards[0].allocated_memory_mib, after.cards[0].allocated_memory_mib) == (9000, 4000)
+    assert ([held.container for held in before.held], [held.memory_mib for held in after.held]) == (["first", "main"], [4000])
+    assert (before.cards[0].containers, after.cards[0].containers) == (2, 1)
 
 
 def test_pods_that_have_ended_hold_nothing() -> None:
