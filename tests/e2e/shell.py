@@ -1,0 +1,59 @@
+"""A user's shell at a running rig."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from msgspec import Struct
+from structlog.testing import capture_logs
+from typer.testing import CliRunner
+
+from hami_cli.main import app
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    def rows(self, *, after: str = "") -> list[list[str]]:
+        """The lines in words, from that which begins with ``after``."""
+        lines = [line.split() for line in self.out.splitlines()]
+        start = next((place for place, words in enumerate(lines) if words and words[0] == after), 0)
+        return lines[start:]
+
+
+class Shell:
+    """A user's shell, with ``KUBECONFIG`` alone to go by."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self._environ: dict[str, str | None] = {key: None for key in os.environ if key.startswith(("HAMI_", "NATS_"))}
+        self._environ["KUBECONFIG"] = str(kubeconfig)
+
+    async def hami(self, *arguments: str, given: str = "") -> Said:
+        """Run ``hami`` in this process, in a thread and with an event loop of its own: a new interpreter would take longer than most commands."""
+        with capture_logs():
+            result = await asyncio.to_thread(CliRunner().invoke, app, arguments, input=given, env=self._environ)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Said(code=result.exit_code, out=result.stdout, err=result.stderr)
+
+    async def program(self, *arguments: str) -> Said:
+        """Run it as a program."""
+        environ = {key: value for key, value in {**os.environ, **self._environ}.items() if value is not None}
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "hami_cli.main", *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environ,
+        )
+        out, err = await process.communicate()
+        return Said(code=process.returncode or 0, out=out.decode(), err=err.decode())
+
+    async def each(self, *commands: str) -> list[Said]:
+        """Run several, one after the other."""
+        return [await self.hami(*command.split()) for command in commands]
