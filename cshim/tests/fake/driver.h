@@ -17,6 +17,17 @@ uint64_t fakeUsedBytes(int device);
 
 /* Device time that a card has worked, by all processes. */
 uint64_t fakeBusyNanoseconds(int device);
+
+/* What cuGetProcAddress was asked for, by whomever in this process, from the first on; returns how often. */
+struct fake_lookup {
+	char name[64];
+	int version;
+	cuuint64_t flags;
+};
+unsigned fakeLookups(const struct fake_lookup **first);
+
+/* The symbol that stands behind a look-up; NULL where this driver has none. */
+const char *fakeSymbol(const char *name, int version, cuuint64_t flags);
 #pragma GCC visibility pop
 
 #include "state.h"
@@ -30,6 +41,8 @@ uint64_t fakeBusyNanoseconds(int device);
 	} while (0)
 
 CUresult fake_enter(const char *function);
+
+enum { FAKE_LOOKUPS = 4096 };
 
 struct CUctx_st {
 	int device; /* of the machine's cards */
