@@ -32,6 +32,7 @@ HEADER = """\
 # ignorable: false               with true, pods would be bound anywhere while the extender is away
 # ignoredByScheduler: true       devices are counted by the extender alone
 """
+RIG_HEADER = "# kube-scheduler's stand-in beside the extender, in docker-compose.yml: `make docs` writes this file.\n"
 
 
 def kube_scheduler(resources: tuple[str, ...], *, tls: bool = False) -> dict[str, Any]:
@@ -53,6 +54,11 @@ def kube_scheduler(resources: tuple[str, ...], *, tls: bool = False) -> dict[str
 def text(resources: tuple[str, ...], *, tls: bool = False) -> str:
     """The file."""
     return HEADER + msgspec.yaml.encode(kube_scheduler(resources, tls=tls)).decode()
+
+
+def of_rig(resources: tuple[str, ...]) -> str:
+    """The file for kube-scheduler's stand-in, of docker-compose.yml: `make docs` writes it to ``deploy/compose``."""
+    return RIG_HEADER + msgspec.yaml.encode(configuration.generate(resources, extender_url=EXTENDER_URL)).decode()
 
 
 def main() -> None:
