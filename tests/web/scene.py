@@ -36,9 +36,8 @@ from hami_runtime.clock import SystemClock
 from hami_runtime.http import serve_app
 from hami_runtime.kube import cluster as api
 from hami_runtime.kube import store_resources
-from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.memory import MemoryCluster
-from hami_runtime.kube.readers import Readers, let_all_in
+from hami_runtime.kube.readers import Authorize, let_all_in
 from hami_scheduler import questions
 from hami_scheduler.service import Scheduler
 from hami_scheduler.wire import ExtenderArgs
@@ -96,9 +95,19 @@ class Scene:
         node = answer.node_names[0]
         error = await self.scheduler.bind(pod_ref(pod), node)
         assert not error, error
-        await asyncio.sleep(0.005)  # the scheduler's own words go out first
+        await self._granted(pod, node)
         await self.say(AllocationSucceeded(pod=pod_ref(pod), node=node))
         return pod, node
+
+    async def _granted(self, pod: Pod, node: str) -> None:
+        """Return once the scheduler has said that the pod is bound: its agent hears that before it says anything itself."""
+        subject = subjects.grant(node, pod.metadata.namespace, pod.metadata.name)
+        async with asyncio.timeout(10):
+            while True:
+                message = await self.world.bus.last(subjects.ALLOCATIONS, subject)
+                if message is not None and isinstance(envelope.open_message(message), PodAllocating):
+                    return
+                await asyncio.sleep(0.002)
 
     async def end_pod(self, pod: Pod, node: str) -> None:
         """The pod is deleted, and its agent says that it holds nothing any more."""
@@ -114,8 +123,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(*, guarded: bool = False, port: int = 0) -> AsyncIterator[Scene]:
-    """An empty cluster whose services run; ``guarded`` asks for tokens, which are users' names here."""
+async def scene(*, authorize: Authorize = let_all_in, port: int = 0, scheduling: bool = True) -> AsyncIterator[Scene]:
+    """An empty cluster whose services run; without ``scheduling`` the scheduler answers nobody."""
     clock = SystemClock()
     world = World(clock)
     await world.bus.ensure_streams(subjects.STREAMS)
@@ -123,12 +132,13 @@ async def scene(*, guarded: bool = False, port: int = 0) -> AsyncIterator[Scene]
         scheduler = await stack.enter_async_context(world.scheduler())
         registry = Registry(world.bus, MemoryCluster(world.store), clock, Catalog(), identity="scene", namespace="kube-system")
         page = registry.page()
-        authorize = Readers(AccessReviewer(MemoryCluster(world.store), clock)) if guarded else let_all_in
         stop = asyncio.Event()
         bound = await stack.enter_async_context(serve_app(application(registry.inventory, authorize, page), port=port, shutdown_seconds=1))
         async with asyncio.TaskGroup() as group:
-            for loop in (registry.run, page.run, lambda stop: questions.answer_on_bus(scheduler, world.bus, stop)):
-                group.create_task(loop(stop))
+            group.create_task(registry.run(stop))
+            group.create_task(page.run(stop))
+            if scheduling:
+                group.create_task(questions.answer_on_bus(scheduler, world.bus, stop))
             shown = Scene(world, scheduler, f"http://127.0.0.1:{bound}/")
             beating = group.create_task(shown.beat())
             try:
