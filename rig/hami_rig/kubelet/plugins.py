@@ -1,7 +1,9 @@
 """Device plugins over gRPC: kubelet's registration socket, and its calls to the plugins that have registered there.
 
-Keeps ``devices.DeviceLedger`` up to date from the plugins' streams; decides nothing. A plugin that registers again replaces its stream; a stream
-that ends makes its devices unhealthy, and after five minutes without the plugin the resource is dropped.
+Keeps ``devices.DeviceLedger`` up to date from the plugins' streams; decides nothing. A plugin that registers on another socket replaces the one
+before; a stream that ends makes its devices unhealthy, and after five minutes without the plugin the resource is dropped.
+
+A socket that is connected is refused, and as with kubelet 1.37 nobody notices its end any more: it is refused until kubelet starts again.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ _CHANNEL_OPTIONS = (("grpc.default_authority", "localhost"),)
 class _Plugin:
     """One registered plugin."""
 
-    def __init__(self, channel: grpc.aio.Channel, options: pb.DevicePluginOptions) -> None:
+    def __init__(self, endpoint: str, channel: grpc.aio.Channel, options: pb.DevicePluginOptions) -> None:
+        self.endpoint = endpoint
         self.channel = channel
         self.options = options
         self.stub = rpc.DevicePluginStub(channel)
         self.stream: asyncio.Task[None] | None = None
+        self.unnoticed = False
+        """Whether nobody looks for the end of its stream any more."""
 
 
 class DevicePlugins(rpc.RegistrationServicer):
@@ -85,6 +90,10 @@ class DevicePlugins(rpc.RegistrationServicer):
             )
         if not _RESOURCE_NAME.fullmatch(request.resource_name):
             await context.abort(grpc.StatusCode.UNKNOWN, f"the ResourceName {request.resource_name!r} is invalid")
+        connected = self._plugins.get(request.resource_name)
+        if connected is not None and connected.endpoint == request.endpoint:
+            connected.unnoticed = True
+            await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {self._folder / request.endpoint}")
         channel = grpc.aio.insecure_channel(f"unix:{self._folder / request.endpoint}", options=_CHANNEL_OPTIONS)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
@@ -96,7 +105,7 @@ class DevicePlugins(rpc.RegistrationServicer):
         await self._let_go(request.resource_name)
         if timer := self._lost.pop(request.resource_name, None):
             timer.cancel()
-        plugin = _Plugin(channel, options)
+        plugin = _Plugin(request.endpoint, channel, options)
         self._plugins[request.resource_name] = plugin
         plugin.stream = asyncio.create_task(self._follow(request.resource_name, plugin))
         return pb.Empty()
@@ -171,7 +180,7 @@ class DevicePlugins(rpc.RegistrationServicer):
                 self._on_change()
         except grpc.aio.AioRpcError as exc:
             log.info("device plugin is gone", resource=resource, reason=_error(exc))
-        if self._plugins.get(resource) is plugin:
+        if self._plugins.get(resource) is plugin and not plugin.unnoticed:
             del self._plugins[resource]
             self._ledger.disconnect(resource)
             self._lost[resource] = asyncio.get_running_loop().call_later(LOST_AFTER_SECONDS, self._forget, resource)

@@ -3,12 +3,18 @@
 Three signs, looked at four times a second and at once when a stream ends: ``kubelet.sock`` is another file; our own socket is gone (kubelet
 removes every socket at its start); nobody watches our devices although we registered a while ago. There is never more than one server: the
 old one has stopped before the new one listens.
+
+No socket is offered twice: kubelet 1.37 refuses a path that it takes for connected, forgets in the same moment to look for that connection's end,
+and then refuses the path until it is started again. So each registration has a server of its own, on a socket with a new name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import secrets
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -40,7 +46,7 @@ class KubeletConnection:
         self._folder = folder
         self._kubelet = folder / "kubelet.sock"
         resource = agent.vendor.count_resource
-        self._socket = folder / f"{agent.vendor.device_type}-{resource.rpartition('/')[2]}.sock"
+        self._prefix = f"{agent.vendor.device_type}-{resource.rpartition('/')[2]}"
         self._poll_seconds = poll_seconds
         self.plugin = DevicePlugin(agent)
         self.registrations = 0
@@ -58,36 +64,47 @@ class KubeletConnection:
         """Serve and register until stopped."""
         await run_until(stop, self._agent.devices.wait_scanned())
         while not stop.is_set():
+            path = self._folder / f"{self._prefix}-{secrets.token_hex(3)}.sock"
             try:
-                async with serving(self.plugin, self._socket):
+                self._remove_dead()
+                async with serving(self.plugin, path):
                     self.servers += 1
                     try:
-                        await self._stay_registered(stop)
+                        await self._stay_registered(path, stop)
                     finally:
                         self.servers -= 1
             except (OSError, RuntimeError) as exc:  # grpc raises RuntimeError where it cannot listen
-                log.warning("device plugin cannot listen", socket=str(self._socket), reason=str(exc))
+                log.warning("device plugin cannot listen", socket=str(path), reason=str(exc))
                 await self._pause(stop)
 
-    async def _stay_registered(self, stop: asyncio.Event) -> None:
+    async def _stay_registered(self, path: Path, stop: asyncio.Event) -> None:
         """Return when a new server is needed, or when stopped."""
-        ours = _identity(self._socket)
+        ours = _identity(path)
         known: Identity | None = None
+        offered = False
         while not stop.is_set():
-            if ours is None or _identity(self._socket) != ours:
-                log.info("device plugin socket is gone", socket=str(self._socket))
+            if ours is None or _identity(path) != ours:
+                log.info("device plugin socket is gone", socket=str(path))
                 return
             theirs = _identity(self._kubelet)
             unwatched = not self.registered and self._clock.monotonic() - self._registered_at > UNWATCHED_SECONDS
             if theirs is not None and (theirs != known or unwatched):
-                known = theirs if await self._register() else None
+                if offered:
+                    return
+                known, offered = theirs if await self._register(path) else None, True
             await self._pause(stop)
 
-    async def _register(self) -> bool:
+    def _remove_dead(self) -> None:
+        """Remove what an agent before us has left; one that still runs keeps its socket."""
+        for path in self._folder.iterdir():
+            if re.fullmatch(rf"{re.escape(self._prefix)}(-[0-9a-f]{{6}})?\.sock", path.name) and not _is_heard(path):
+                path.unlink(missing_ok=True)
+
+    async def _register(self, path: Path) -> bool:
         options = (("grpc.default_authority", "localhost"), ("grpc.enable_retries", 0))
         request = api.RegisterRequest(
             version=API_VERSION,
-            endpoint=self._socket.name,
+            endpoint=path.name,
             resource_name=self._agent.vendor.count_resource,
             options=options_message(self._agent),
         )
@@ -99,11 +116,21 @@ class KubeletConnection:
                 return False
         self.registrations += 1
         self._registered_at = self._clock.monotonic()
-        log.info("registered with kubelet", resource=self._agent.vendor.count_resource, socket=str(self._socket))
+        log.info("registered with kubelet", resource=self._agent.vendor.count_resource, socket=str(path))
         return True
 
     async def _pause(self, stop: asyncio.Event) -> None:
         await self.plugin.stream_ended.pause(stop, self._poll_seconds)
+
+
+def _is_heard(path: Path) -> bool:
+    """Whether somebody listens."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _identity(path: Path) -> Identity | None:

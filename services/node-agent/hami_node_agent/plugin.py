@@ -104,7 +104,7 @@ def options_message(agent: NodeAgent) -> api.DevicePluginOptions:
 
 @contextlib.asynccontextmanager
 async def serving(plugin: DevicePlugin, socket: Path) -> AsyncIterator[None]:
-    """Serve on ``socket`` while the context is open. A socket that is there already is a dead one: one agent per resource and node."""
+    """Serve on ``socket`` while the context is open. A socket that is there already is a dead one."""
     _remove(socket, None)
     server = grpc.aio.server()
     add_DevicePluginServicer_to_server(plugin, server)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,6 +47,12 @@ class Node:
         self.connection = KubeletConnection(world.agent, world.clock, folder=folder, poll_seconds=0.02, **options)
 
     @property
+    def socket(self) -> Path:
+        """Where the agent listens."""
+        (found,) = self.folder.glob("nvidia-gpu-*.sock")
+        return found
+
+    @property
     def healthy(self) -> int:
         return len(self.ledger.resources[GPU].healthy) if GPU in self.ledger.resources else 0
 
@@ -53,6 +61,11 @@ class Node:
             while self.healthy != count:
                 self.changed.clear()
                 await self.changed.wait()
+
+    async def until_registered(self, times: int, seconds: float = 10) -> None:
+        async with asyncio.timeout(seconds):
+            while self.connection.registrations < times:  # noqa: ASYNC110 - it is counted, and sets no asyncio.Event
+                await asyncio.sleep(0.01)
 
     async def restart_kubelet(self) -> None:
         await self.plugins.stop()
@@ -92,7 +105,7 @@ async def test_all_shares_reach_kubelet_and_calls_are_answered() -> None:
 async def test_a_sick_card_reaches_every_open_stream_at_once() -> None:
     async with a_node() as node:
         await node.until_healthy(20)
-        async with grpc.aio.insecure_channel(f"unix://{node.folder}/nvidia-gpu.sock") as channel:
+        async with grpc.aio.insecure_channel(f"unix://{node.socket}") as channel:
             other = DevicePluginStub(channel).ListAndWatch(api.Empty())
             first = await other.read()
             assert isinstance(first, api.ListAndWatchResponse)
@@ -133,7 +146,7 @@ async def test_a_hundred_restarts_of_kubelet_are_followed_with_never_two_servers
             assert node.connection.plugin.streams <= 2  # the one that ends and the one that begins
         await node.until_healthy(20)
         assert node.connection.servers == 1
-        assert [path.name for path in sorted(node.folder.iterdir())] == ["kubelet.sock", "nvidia-gpu.sock"]
+        assert set(node.folder.iterdir()) == {node.folder / "kubelet.sock", node.socket}
 
 
 async def test_a_kubelet_that_lost_our_stream_is_registered_with_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,19 +162,47 @@ async def test_a_kubelet_that_lost_our_stream_is_registered_with_again(monkeypat
 async def test_a_socket_that_somebody_removed_is_made_again() -> None:
     async with a_node() as node:
         await node.until_healthy(20)
-        (node.folder / "nvidia-gpu.sock").unlink()
-        await node.until_healthy(0)
+        node.socket.unlink()
+        await node.until_registered(2)
         await node.until_healthy(20)
-        assert (node.connection.registrations, node.connection.servers) == (2, 1)
+        assert node.connection.servers == 1
+
+
+async def test_a_kubelet_that_is_slow_to_watch_is_offered_another_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a socket that it takes for connected, and would refuse it for ever."""
+    monkeypatch.setattr("hami_node_agent.kubelet.UNWATCHED_SECONDS", 0.0)
+    async with a_node() as node:
+        await node.until_registered(1)
+        monkeypatch.setattr(KubeletConnection, "registered", False)
+        await node.until_registered(3)
+        monkeypatch.setattr(KubeletConnection, "registered", True)
+        await node.until_healthy(20)
 
 
 async def test_a_stopped_agent_leaves_no_socket() -> None:
     async with a_node() as node:
         await node.until_healthy(20)
         folder = node.folder
-        names = {path.name for path in folder.iterdir()}
-    assert "nvidia-gpu.sock" in names
+        ours = node.socket
+        assert ours.is_socket()
     assert not folder.exists()
+
+
+async def test_sockets_that_an_agent_before_has_left_are_removed_and_those_of_living_ones_stay() -> None:
+    async with a_node() as node:
+        await node.until_healthy(20)
+        ours = node.socket
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as living:
+            living.bind(str(node.folder / "nvidia-gpu-0123ab.sock"))
+            living.listen()
+            for name in ("nvidia-gpu.sock", "nvidia-gpu-ffffff.sock", "nvidia-gpumem.sock"):
+                with contextlib.closing(socket.socket(socket.AF_UNIX)) as left:
+                    left.bind(str(node.folder / name))
+            ours.unlink()
+            await node.until_registered(2)
+            names = {path.name for path in node.folder.iterdir()}
+        assert names >= {"nvidia-gpu-0123ab.sock", "nvidia-gpumem.sock"}
+        assert names.isdisjoint({"nvidia-gpu.sock", "nvidia-gpu-ffffff.sock"})
 
 
 async def test_the_local_kubelets_records_are_read_from_checkpoint_and_pod_resources() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -35,6 +36,7 @@ from tests.cluster.harness.node import Node
 
 GPU = "nvidia.com/gpu"
 NODE = "n1"
+STARTS = itertools.count()
 IDS = tuple(f"GPU-{card}-{slot}" for card in "ab" for slot in range(4))
 
 
@@ -43,6 +45,8 @@ class Plugin(rpc.DevicePluginServicer):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.socket = folder / "none"
+        """Where it listens: another name at each start."""
         self.calls: list[tuple[str, tuple[str, ...]]] = []
         self.devices = dict.fromkeys(IDS, "Healthy")
         self.changed = asyncio.Event()
@@ -54,12 +58,13 @@ class Plugin(rpc.DevicePluginServicer):
     async def start(self) -> None:
         self._server = grpc.aio.server()
         rpc.add_DevicePluginServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self.folder / 'test.sock'}")
+        self.socket = self.folder / f"test-{next(STARTS)}.sock"
+        self._server.add_insecure_port(f"unix:{self.socket}")
         await self._server.start()
 
     async def register(self, **changes: str) -> None:
         async with grpc.aio.insecure_channel(f"unix:{self.folder / 'kubelet.sock'}") as channel:
-            request = {"version": "v1beta1", "endpoint": "test.sock", "resource_name": GPU, **changes}
+            request = {"version": "v1beta1", "endpoint": self.socket.name, "resource_name": GPU, **changes}
             await rpc.RegistrationStub(channel).Register(pb.RegisterRequest(**request), wait_for_ready=True)
 
     async def stop(self) -> None:
@@ -98,6 +103,8 @@ class World(ABC):
     """One node and the plugin on it."""
 
     patience_seconds = 10.0
+    minor = building.minor(building.DEFAULT_VERSION)
+    """Which Kubernetes it behaves like."""
 
     def __init__(self, cluster: Cluster, folder: NodeFolder) -> None:
         self.cluster = cluster
@@ -248,6 +255,7 @@ class RealWorld(World):
     """Kubernetes' own kubelet with containerd; the node is cleared before and after."""
 
     patience_seconds = 120.0
+    minor = building.minor(building.version())
 
     def __init__(self, cluster: Cluster, node: Node) -> None:
         super().__init__(cluster, node.folder)

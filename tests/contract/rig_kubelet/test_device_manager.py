@@ -40,6 +40,20 @@ async def test_a_registration_that_makes_no_sense_is_refused(
             await kubelet.plugin.register(**changes)
 
 
+async def test_a_socket_that_is_connected_is_refused_and_the_next_one_is_taken(kubelet: World) -> None:
+    async with kubelet.running():
+        if kubelet.minor >= 37:
+            with pytest.raises(grpc.aio.AioRpcError, match="device plugin already connected"):
+                await kubelet.plugin.register()
+        await kubelet.plugin.stop()
+        await kubelet.plugin.start()
+        await kubelet.plugin.register()
+        await kubelet.node_has("8")
+        kubelet.plugin.devices[IDS[0]] = "Unhealthy"
+        kubelet.plugin.changed.set()
+        await kubelet.node_has("7")
+
+
 async def test_a_plugin_may_come_to_offer_less_than_is_held(kubelet: World) -> None:
     async with kubelet.running():
         await kubelet.bind("holder", counts=(8,))
@@ -165,7 +179,7 @@ async def test_a_restarted_kubelet_remembers_who_holds_what(kubelet: World) -> N
         before = kubelet.checkpointed()
         await kubelet.restart()
         await kubelet.node_has("0", "0")
-        assert not (kubelet.folder.device_plugins / "test.sock").exists(), "kubelet removes every socket at its start"
+        assert not kubelet.plugin.socket.exists(), "kubelet removes every socket at its start"
         await kubelet.plugin.stop()
         await kubelet.plugin.start()
         await kubelet.plugin.register()
