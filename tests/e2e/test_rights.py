@@ -3,8 +3,8 @@
 import aiohttp
 import pytest
 
+from hami_runtime.kube.calls import CALLS
 from tests.e2e.conftest import CARD_MIB, World, a_pod, waits
-from tests.unit.manifests.calls import CALLS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 SEEN_BY_ALL = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.manifests.calls import BUILT_IN, CALLS, Call
+from hami_runtime.kube.calls import BUILT_IN, CALLS, Call
 from tests.unit.manifests.conftest import AUTH_CALLOUT, SERVICES, Manifests, build
 
 Object = dict[str, Any]

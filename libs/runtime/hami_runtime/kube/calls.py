@@ -1,8 +1,10 @@
-"""The calls that each service makes to the API server, and why: what it must be allowed, and all that it may be.
+"""The calls that each service makes to the API server, and why: what it must be allowed, and all that it may be. Data.
 
-``tests/e2e/test_rights.py`` counts them at a running rig's API server. A call that is not here fails there; one that is here and is not allowed
-by the manifests, or is allowed there and is not here, fails in ``test_rights.py`` beside this file.
+``hami doctor`` asks whether each may. Tests count the calls at a running rig's API server and in a real one's audit log: one that is not here fails
+there; one that is here and is not allowed by the manifests, or is allowed there and is not here, fails in ``tests/unit/manifests/test_rights.py``.
 """
+
+from __future__ import annotations
 
 from typing import NamedTuple
 
