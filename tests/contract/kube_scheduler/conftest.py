@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from hami_protocol.devices import PodRef
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
+from hami_rig.kubectl import kubectl
 from hami_rig.processes import ManagedProcess
 from hami_rig.scheduler import configuration
 from hami_rig.scheduler.extender import CallTransport, Extender, ExtenderError
@@ -32,6 +34,7 @@ from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
 from hami_runtime.virtual import VirtualClock
 from tests.cluster.harness import building
+from tests.cluster.harness.control_plane import ControlPlane
 
 GPU = "nvidia.com/gpu"
 VERBS = ("filter", "prioritize", "preempt", "bind")
@@ -53,6 +56,11 @@ class World(ABC):
         self.cluster = cluster
         self.clock = clock
         self.calls: list[tuple[str, float, dict[str, Any]]] = []
+        self.percentage_of_nodes_to_score = 100
+        """What its configuration says; it is read when it starts."""
+        self.filter_seconds = 0.001
+        self.most_filters_at_once = 0
+        self._filters_now = 0
         self.filter: Callable[[dict[str, Any]], Any] = lambda body: {"NodeNames": body["NodeNames"]}
         self.prioritize: Callable[[dict[str, Any]], Any] = lambda body: []
         self.preempt: Callable[[dict[str, Any]], Any] = lambda body: {"NodeNameToMetaVictims": body["NodeNameToMetaVictims"]}
@@ -66,7 +74,10 @@ class World(ABC):
         """
         decoded = msgspec.json.decode(body)
         self.calls.append((verb, self.clock.monotonic(), decoded))
-        await asyncio.sleep(0.001)
+        self._filters_now += verb == "filter"
+        self.most_filters_at_once = max(self.most_filters_at_once, self._filters_now)
+        await asyncio.sleep(self.filter_seconds if verb == "filter" else 0.001)
+        self._filters_now -= verb == "filter"
         answer = await self.bind(decoded) if verb == "bind" else getattr(self, verb)(decoded)
         return msgspec.json.encode(answer)
 
@@ -97,9 +108,11 @@ class World(ABC):
         await self.cluster.patch(NODES, name, {"status": status}, subresource="status")
         await self.cluster.patch(NODES, name, {"spec": {"taints": None}})
 
-    async def add_pod(self, name: str, *, gpu: bool = True, priority: int = 0, cpu: str = "", scheduler: str = "hami-scheduler") -> None:
-        """A pod, created."""
-        limits = {**({GPU: "1"} if gpu else {}), **({"cpu": cpu} if cpu else {})}
+    async def add_pod(
+        self, name: str, *, gpu: bool = True, priority: int = 0, cpu: str = "", scheduler: str = "hami-scheduler", **others: str
+    ) -> None:
+        """A pod, created; ``others`` are further limits."""
+        limits = {**({GPU: "1"} if gpu else {}), **({"cpu": cpu} if cpu else {}), **others}
         containers = [{"name": "c", "image": "x", "resources": {"limits": limits, "requests": limits}}]
         spec = {"schedulerName": scheduler, "containers": containers, **await self.of_priority(priority)}
         metadata = {"name": name, "namespace": "default"}
@@ -136,12 +149,6 @@ class StandIn(World):
     def __init__(self) -> None:
         clock = VirtualClock()
         super().__init__(MemoryCluster(ObjectStore(now=clock.utc, rng=random.Random(1))), clock)
-        verbs = {verb: self._call(verb) for verb in VERBS}
-        text = msgspec.json.encode(configuration.generate([GPU], extender_url="http://extender")).decode()
-        config = configuration.load(text)
-        self._scheduler = KubeScheduler(
-            self.cluster, self.clock, config, Extender(config.extenders[0], CallTransport(verbs)), rng=random.Random(2)
-        )
 
     def _call(self, verb: str) -> Callable[[bytes], Awaitable[bytes]]:
         async def call(body: bytes) -> bytes:
@@ -151,8 +158,13 @@ class StandIn(World):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        body = configuration.generate([GPU], extender_url="http://extender")
+        body["percentageOfNodesToScore"] = self.percentage_of_nodes_to_score
+        config = configuration.load(msgspec.json.encode(body).decode())
+        extender = Extender(config.extenders[0], CallTransport({verb: self._call(verb) for verb in VERBS}))
+        scheduler = KubeScheduler(self.cluster, self.clock, config, extender, rng=random.Random(2))
         stop = asyncio.Event()
-        task = asyncio.create_task(self._scheduler.run(stop))
+        task = asyncio.create_task(scheduler.run(stop))
         await asyncio.sleep(0.5)
         yield
         stop.set()
@@ -204,6 +216,7 @@ class Real(World):
         async with serve_app(application, "127.0.0.1", 0) as port:
             body = configuration.generate([GPU], extender_url=f"http://127.0.0.1:{port}")
             body |= {
+                "percentageOfNodesToScore": self.percentage_of_nodes_to_score,
                 "leaderElection": {"leaderElect": False},
                 "clientConnection": {"kubeconfig": str(self._kubeconfig), "qps": 1000, "burst": 2000},
             }
@@ -234,6 +247,19 @@ class Real(World):
         self.calls.clear()
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def quiet_kubeconfig() -> AsyncIterator[Path]:
+    """Of a control plane on which nothing happens by itself: whatever else changes in a cluster wakes kube-scheduler's pods."""
+    if named := os.environ.get("HAMI_TEST_KUBECONFIG"):
+        yield Path(named)
+        return
+    if reason := building.lacking():
+        pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
+    async with ControlPlane(controllers=()) as plane:
+        await kubectl(plane.admin, "create", "serviceaccount", "default")
+        yield plane.admin
+
+
 Story = Callable[[World], Awaitable[None]]
 Play = Callable[[Story], None]
 
@@ -243,7 +269,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
     """Runs a story on this test's subject."""
     if request.param == "stand-in":
         return lambda story: virtual.run(_on_stand_in(story))
-    kubeconfig: Path = request.getfixturevalue("real_kubeconfig")
+    kubeconfig: Path = request.getfixturevalue("quiet_kubeconfig")
     return lambda story: asyncio.run(_on_real(story, kubeconfig, tmp_path))
 
 

@@ -115,9 +115,10 @@ def test_an_error_is_tried_again_with_back_off_whatever_happens(play: Play) -> N
     play(story)
 
 
-def test_binds_overlap_each_other_and_later_filters(play: Play) -> None:
+def test_binds_overlap_each_other_and_later_filters_but_filters_come_one_at_a_time(play: Play) -> None:
     async def story(world: World) -> None:
         await world.add_node("m1")
+        world.filter_seconds = 0.2
         running: list[int] = [0, 0]
 
         async def slow_bind(body: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +134,64 @@ def test_binds_overlap_each_other_and_later_filters(play: Play) -> None:
                 await world.add_pod(name)
             await world.pause(6.0)
         assert running[1] == 3
+        assert world.most_filters_at_once == 1
         assert max(world.times("filter")) - min(world.times("filter")) < 2, "while binds take 5 s, filters go on"
+
+    play(story)
+
+
+def test_requests_have_its_own_form_and_quantities_are_canonical(play: Play) -> None:
+    async def story(world: World) -> None:
+        for name in ("m1", "m2"):
+            await world.add_node(name)
+        async with world.running():
+            await world.add_pod("a", memory="2048Mi")
+            await world.pause(1.0)
+        bodies = {name: body for name, _, body in world.calls}
+        pod = await world.pod("a")
+        assert list(bodies) == ["filter", "prioritize", "bind"]
+        for verb in ("filter", "prioritize"):
+            assert bodies[verb].keys() == {"Pod", "Nodes", "NodeNames"}
+            assert bodies[verb]["Nodes"] is None
+            assert sorted(bodies[verb]["NodeNames"]) == ["m1", "m2"]
+            sent = bodies[verb]["Pod"]
+            assert {"metadata", "spec", "status"} <= sent.keys()
+            assert (sent["metadata"]["name"], sent["metadata"]["uid"]) == ("a", pod.metadata.uid)
+            resources = sent["spec"]["containers"][0]["resources"]
+            assert resources == {part: {GPU: "1", "memory": "2Gi"} for part in ("limits", "requests")}
+        bound = {"PodName": "a", "PodNamespace": "default", "PodUID": pod.metadata.uid, "Node": pod.spec.node_name}
+        assert bodies["bind"] == bound
+
+    play(story)
+
+
+def test_a_sample_of_many_nodes_is_sent_where_the_configuration_does_not_say_all(play: Play) -> None:
+    async def story(world: World) -> None:
+        names = [f"m{number}" for number in range(120)]
+        for name in names:
+            await world.add_node(name)
+        world.percentage_of_nodes_to_score = 0
+        async with world.running():
+            for number in range(3):
+                await world.add_pod(f"p{number}")
+            await world.pause(1.0)
+        sent = [frozenset(body["NodeNames"]) for name, _, body in world.calls if name == "filter"]
+        assert [len(each) for each in sent] == [100, 100, 100]
+        assert frozenset().union(*sent) == frozenset(names), "it goes on where it stopped"
+
+    play(story)
+
+
+def test_a_long_reason_is_cut_in_the_event_and_not_in_the_condition(play: Play) -> None:
+    async def story(world: World) -> None:
+        await world.add_node("m1")
+        world.filter = refuse("x" * 2000)
+        async with world.running():
+            await world.add_pod("a")
+            await world.pause(2.0)
+            assert f"1 {'x' * 2000}. preemption: " in (await world.condition("a"))[2]
+        found = {(reason, len(message), message[-5:]) for reason, message in await world.events()}
+        assert found == {("FailedScheduling", 1024, "x ...")}
 
     play(story)
 
