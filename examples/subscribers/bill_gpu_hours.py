@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -106,6 +107,7 @@ def moment(text: str) -> float:
 async def follow(url: str, ledger: Ledger, *, once: bool) -> None:
     """Count from where the last run ended; with ``once``, end when all that is there is counted."""
     start = ledger.sequence + 1 if ledger.sequence else StartAt.ALL
+    print(f"following {url} from message {ledger.sequence + 1}", file=sys.stderr, flush=True)
     async with (
         jetstream.connect(url, name="billing") as bus,
         bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_ALLOCATIONS], start=start) as deliveries,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.e2e.documents.pages import LANGUAGES, ROOT, Command, blocks, commands, matches, paths
@@ -68,3 +70,15 @@ def test_every_block_of_every_page_says_what_it_is() -> None:
         if block.language not in LANGUAGES
     ]
     assert nameless == []
+
+
+def test_every_make_target_that_a_page_names_is_there() -> None:
+    targets = {folder: set(re.findall(r"^([a-z-]+):", (ROOT / folder / "Makefile").read_text(), re.MULTILINE)) for folder in ("", "cshim")}
+    said = re.compile(r"(?:`|^\$ )make (?:-C (cshim) )?([a-z][a-z-]*)", re.MULTILINE)
+    missing = [
+        f"{path.relative_to(ROOT)}: make {match[0]}"
+        for path in paths()
+        for match in said.finditer(path.read_text())
+        if match[2] not in targets[match[1] or ""]
+    ]
+    assert missing == []
