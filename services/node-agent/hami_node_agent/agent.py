@@ -27,6 +27,7 @@ from hami_node_agent.host_processes import HostProcesses, NoProcesses
 from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.journal import Journal
 from hami_node_agent.kubelet_records import KubeletRecords
+from hami_node_agent.metrics import UsageMetrics
 from hami_node_agent.mig_hardware import MigHardware
 from hami_node_agent.mig_instances import MigInstances
 from hami_node_agent.monitor import Monitor
@@ -75,6 +76,8 @@ class AgentOptions:
     """Not ready, and serves nobody, without the shim."""
     monitor: bool = True
     """Read what containers use, say it, and give priority its turn."""
+    legacy_metrics: bool = False
+    """Show what containers use under the earlier names of the reference too."""
     pass_device_nodes: bool = False
     """``envvar``: also name the cards' device nodes in the answer, for runtimes that do not read ``NVIDIA_VISIBLE_DEVICES``."""
 
@@ -176,6 +179,9 @@ class NodeAgent:
             clock=clock,
             recorder=self.recorder,
             telemetry=telemetry,
+        )
+        UsageMetrics(self.monitor, node=options.node, devices=self.devices, pods=self.pods, clock=clock).export(
+            telemetry, legacy=options.legacy_metrics
         )
         self.resizer = Resizer(
             granting, view=self.view, pods=self.pods, monitor=self.monitor, devices=self.devices, journal=self.journal, outbox=self.outbox

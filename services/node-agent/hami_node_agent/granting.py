@@ -52,6 +52,8 @@ class GrantPolicy:
     wait_seconds: float = 8.0
     """How long to wait for what is on its way: the pod, its annotation, its grant."""
     honour_disable_control: bool = True
+    legacy_region: bool = False
+    """Have the shim write the reference's region beside its own."""
 
 
 class Granting:
@@ -168,6 +170,7 @@ class Granting:
                 paths=self._paths,
                 shim=self._shim(),
                 honour_disable_control=self.policy.honour_disable_control,
+                legacy_region=self.policy.legacy_region,
                 visible_devices=visible_devices,
                 started=self._started(ref.uid, held.container),
                 devices={device.uuid: device for device in self._devices.registered},

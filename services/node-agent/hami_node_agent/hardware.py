@@ -78,6 +78,8 @@ class DeviceReading:
 
     memory_used_mib: int
     sm_percent: int
+    memory_percent: int = 0
+    """Of the time, how much its memory was read or written."""
     processes: tuple[DeviceProcess, ...] = field(default=())
 
 

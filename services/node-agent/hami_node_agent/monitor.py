@@ -1,13 +1,13 @@
 """The monitor: every few seconds reads what each container uses, says so, and gives each its turn on the cards. Decides nothing itself.
 
 ``region`` reads, ``usage`` compares with the driver's own count, ``feedback`` decides about priority. What follows is written into the grant's live
-words; use goes to the bus (``HAMI_USAGE``), and to the metrics under the reference's names. An error costs one container one round.
+words; use goes to the bus (``HAMI_USAGE``), and ``metrics`` shows it. An error costs one container one round.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,7 +35,7 @@ from hami_runtime.bus import Bus, BusError
 from hami_runtime.clock import Clock
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.lifecycle import run_until, sleep_until
-from hami_runtime.telemetry import OFF, Attributes, Telemetry
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 LOOK_SECONDS: Final = 5.0
@@ -45,7 +45,7 @@ _MIB: Final = 2**20
 
 
 @dataclass(kw_only=True, slots=True)
-class _Watched:
+class Watched:
     """One container and what the last looks at it found."""
 
     pod: PodRef
@@ -62,6 +62,7 @@ class _Watched:
 
     @property
     def last(self) -> Measured:
+        """The newest look."""
         return self.readings[-1]
 
 
@@ -93,11 +94,21 @@ class Monitor:
         self._bus = bus
         self._clock = clock
         self._recorder = recorder
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, Watched] = {}
         self._cards: dict[str, DeviceReading] = {}
         self._said: tuple[NodeUsage, float] | None = None
         self._looks = 0
         self._measure(telemetry)
+
+    @property
+    def containers(self) -> Mapping[str, Watched]:
+        """What the last look found, by the name of a container's files."""
+        return self._watched
+
+    @property
+    def cards(self) -> Mapping[str, DeviceReading]:
+        """How busy each card was at the last look."""
+        return self._cards
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look every few seconds."""
@@ -154,7 +165,7 @@ class Monitor:
                 found[owner][uuid] = Counted(used_bytes=before.used_bytes + process.memory_mib * _MIB, processes=before.processes + 1)
         return found
 
-    def _containers_of(self, pod: Pod) -> Iterator[tuple[str, _Watched]]:
+    def _containers_of(self, pod: Pod) -> Iterator[tuple[str, Watched]]:
         ref = pod_ref(pod)
         statuses = (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
         ids = {status.name: status.container_id.rpartition("/")[2] for status in statuses}
@@ -163,11 +174,11 @@ class Monitor:
                 name = folder_name(ref.uid, placed.container.name)
             except ProtocolError:
                 continue  # served nothing
-            watched = self._watched.get(name) or _Watched(pod=ref, container=placed.container.name, container_id="")
+            watched = self._watched.get(name) or Watched(pod=ref, container=placed.container.name, container_id="")
             watched.container_id = ids.get(placed.container.name, "")
             yield name, watched
 
-    def _look_at(self, name: str, watched: _Watched, counted: dict[tuple[str, str], dict[str, Counted]]) -> bool:
+    def _look_at(self, name: str, watched: Watched, counted: dict[tuple[str, str], dict[str, Counted]]) -> bool:
         """Whether there is a grant to hold the container to."""
         measured = self._read(name, counted.get((watched.pod.uid, watched.container_id), {}))
         if measured is None:
@@ -204,7 +215,7 @@ class Monitor:
             return None, f"its region cannot be read: {exc}"
 
     @staticmethod
-    def _follow_activity(watched: _Watched, region: Region, now: float) -> None:
+    def _follow_activity(watched: Watched, region: Region, now: float) -> None:
         first = not watched.readings
         watched.active = not first and any(count > watched.launches.get(owner, 0) for owner, count in region.launches.items())
         watched.launches = region.launches
@@ -267,7 +278,7 @@ class Monitor:
         self._said = (event, now)
 
     @staticmethod
-    def _usage_of(watched: _Watched) -> ContainerUsage:
+    def _usage_of(watched: Watched) -> ContainerUsage:
         measured = watched.last
         return ContainerUsage(
             pod=watched.pod,
@@ -284,33 +295,7 @@ class Monitor:
             enforced=not watched.unenforced,
         )
 
-    # Metrics, under the reference's names
-
     def _measure(self, telemetry: Telemetry) -> None:
-        def gauge(name: str, description: str, value: Callable[[_Watched, int], float | None]) -> None:
-            telemetry.gauge(name, description, lambda: list(self._by_container(value)))
-
-        def used(watched: _Watched, place: int) -> float:
-            return watched.last.used_bytes(watched.last.grant.devices[place])
-
-        gauge("hami_vgpu_memory_used_bytes", "memory that a container uses of a device", used)
-        gauge("hami_container_device_memory_bytes", "memory that a container uses of a device", used)
-        gauge("hami_vgpu_memory_limit_bytes", "memory that it may use", lambda one, at: one.last.grant.devices[at].memory_limit_mib * _MIB)
-        gauge("hami_vgpu_memory_context_bytes", "of the used memory, contexts", lambda one, at: _use(one, at).context_bytes)
-        gauge("hami_vgpu_memory_module_bytes", "of the used memory, modules", lambda one, at: _use(one, at).module_bytes)
-        gauge("hami_vgpu_memory_buffer_bytes", "of the used memory, data", lambda one, at: _use(one, at).buffer_bytes)
-        gauge(
-            "hami_container_device_utilization_ratio",
-            "percent of a device's time that a container uses",
-            lambda one, at: one.sm_percent.get(one.last.grant.devices[at].uuid, 0),
-        )
-        gauge(
-            "hami_container_last_kernel_elapsed_seconds",
-            "since a container was last seen to start kernels",
-            lambda one, _at: None if one.active_at is None else max(self._clock.monotonic() - one.active_at, 0.0),
-        )
-        telemetry.gauge("hami_host_gpu_memory_used_bytes", "memory in use of a card", lambda: list(self._by_card(_card_memory)))
-        telemetry.gauge("hami_host_gpu_utilization_ratio", "percent of a card's time in use", lambda: list(self._by_card(_card_busy)))
         telemetry.gauge(
             "hami_agent_unenforced_containers",
             "containers that use a card without the shim",
@@ -321,45 +306,3 @@ class Monitor:
             "containers whose region cannot be read",
             lambda: sum(bool(watched.last.damage) for watched in self._watched.values()),
         )
-
-    def _by_container(self, value: Callable[[_Watched, int], float | None]) -> Iterator[tuple[float, Attributes]]:
-        for watched in self._watched.values():
-            for place, device in enumerate(watched.last.grant.devices):
-                if (found := value(watched, place)) is not None:
-                    yield (
-                        found,
-                        {
-                            "namespace": watched.pod.namespace,
-                            "pod": watched.pod.name,
-                            "container": watched.container,
-                            "vdevice_index": str(place),
-                            "device_uuid": device.uuid,
-                            "zone": "vGPU",
-                        },
-                    )
-
-    def _by_card(self, value: Callable[[DeviceReading], float]) -> Iterator[tuple[float, Attributes]]:
-        for device in self._devices.inventory.devices:
-            if device.uuid in self._cards:
-                yield (
-                    value(self._cards[device.uuid]),
-                    {
-                        "node": self._node,
-                        "device_index": str(device.index),
-                        "device_uuid": device.uuid,
-                        "device_type": device.type,
-                        "zone": "vGPU",
-                    },
-                )
-
-
-def _use(watched: _Watched, place: int) -> regions.DeviceUse:
-    return watched.last.use(watched.last.grant.devices[place])
-
-
-def _card_memory(reading: DeviceReading) -> float:
-    return reading.memory_used_mib * _MIB
-
-
-def _card_busy(reading: DeviceReading) -> float:
-    return reading.sm_percent

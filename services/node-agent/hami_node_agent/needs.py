@@ -148,6 +148,7 @@ def needs(
     paths: HostPaths,
     shim: Shim,
     honour_disable_control: bool,
+    legacy_region: bool = False,
     visible_devices: str | None = None,
     devices: Mapping[str, RegisteredDevice] = MappingProxyType({}),
     started: Mapping[str, GrantedDevice] = MappingProxyType({}),
@@ -165,6 +166,8 @@ def needs(
         paths: where things are on the host.
         shim: what of it is installed.
         honour_disable_control: whether a pod may switch the shim off with ``CUDA_DISABLE_CONTROL``, as in the reference.
+        legacy_region: whether the shim writes the reference's region too. That lies where the environment says, and ours beside it, with an ending
+            by which the reference's monitor does not take it for one.
         visible_devices: for ``NVIDIA_VISIBLE_DEVICES``; None names the cards.
         devices: as they are registered, by UUID.
         started: what the container's grant file says already, by UUID. A share that was resized keeps the environment it started with: kubelet
@@ -185,7 +188,10 @@ def needs(
             log_level=sharing.log_level,
             disable_core_limit=sharing.disable_core_limit,
         )
-        grant = grant_file.encode(_grant(pod_uid, held, container, answer, vendor, sharing, whole_mib, started))
+        if legacy_region:
+            environment["HAMI_LEGACY_REGION"] = "true"
+        region = f"{INSIDE}/{answer}.region" if legacy_region else shared_cache(answer)
+        grant = grant_file.encode(_grant(pod_uid, held, container, region, vendor, sharing, whole_mib, started))
     except ValueError as exc:
         raise ProtocolError(f"container {held.container}: {exc}") from exc
     folder = f"{paths.containers}/{name}"
@@ -219,7 +225,7 @@ def _grant(
     pod_uid: str,
     held: ContainerShares,
     container: Container,
-    answer: str,
+    region: str,
     vendor: Vendor,
     sharing: Sharing,
     whole_mib: dict[str, int],
@@ -239,7 +245,7 @@ def _grant(
             )
             for share in held.shares
         ),
-        region_path=shared_cache(answer),
+        region_path=region,
         core_policy="disable" if sharing.disable_core_limit else sharing.core_policy,
         priority=_priority(container, vendor),
         oversubscribe=sharing.memory_scaling > 1,

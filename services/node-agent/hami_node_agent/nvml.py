@@ -161,12 +161,12 @@ class NvmlHardware:
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
             used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) // 2**20
-            busy = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
             processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLError:
             return None
         counted = tuple(DeviceProcess(pid=int(one.pid), memory_mib=int(one.usedGpuMemory or 0) // 2**20) for one in processes)
-        return DeviceReading(memory_used_mib=used, sm_percent=busy, processes=counted)
+        return DeviceReading(memory_used_mib=used, sm_percent=int(rates.gpu), memory_percent=int(rates.memory), processes=counted)
 
     def _subscribe(self) -> Any:
         nvml = self._library.started()

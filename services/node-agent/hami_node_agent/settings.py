@@ -36,6 +36,10 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     hook_path: Annotated[str, Meta(description="folder on the host below which vgpu/ lies", pattern="^/")] = "/usr/local"
     shim_source: Annotated[str, Meta(description="the library that install-shim installs")] = "/opt/hami/lib/libvgpu.so"
     shim_required: Annotated[bool, Meta(description="serve nobody as long as the shim is not installed")] = True
+    legacy_metrics: Annotated[bool, Meta(description="show what containers use under the reference's earlier names too")] = False
+    legacy_region: Annotated[bool, Meta(description="have the shim write the reference's region beside its own, for other monitors")] = (
+        False
+    )
     monitor: Annotated[bool, Meta(description="read what containers use, publish and export it, enforce priorities")] = True
     plugin_folder: Annotated[str, Meta(description="kubelet's folder for device plugins", pattern="^/")] = "/var/lib/kubelet/device-plugins"
     pod_resources_socket: Annotated[str, Meta(description="kubelet's PodResources socket", pattern="^/")] = (

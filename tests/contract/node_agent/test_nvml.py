@@ -87,7 +87,7 @@ class Library:
         return 40
 
     def _nvmlDeviceGetUtilizationRates(self, card: int) -> Any:
-        return SimpleNamespace(gpu=17)
+        return SimpleNamespace(gpu=17, memory=5)
 
     def _nvmlDeviceGetComputeRunningProcesses(self, card: int) -> list[Any]:
         return [SimpleNamespace(pid=7, usedGpuMemory=GIB), SimpleNamespace(pid=8, usedGpuMemory=None)]
@@ -222,7 +222,7 @@ async def test_a_reading_has_use_and_processes_or_is_none(library: Library, tmp_
     cards = hardware(library, tmp_path)
     reading = await cards.reading("GPU-0")
     assert reading is not None
-    assert (reading.memory_used_mib, reading.sm_percent) == (3072, 17)
+    assert (reading.memory_used_mib, reading.sm_percent, reading.memory_percent) == (3072, 17, 5)
     assert [(process.pid, process.memory_mib) for process in reading.processes] == [(7, 1024), (8, 0)]
     library.fails = {("nvmlDeviceGetMemoryInfo", None): NOT_SUPPORTED}
     assert await cards.reading("GPU-0") is None

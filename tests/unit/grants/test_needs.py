@@ -133,3 +133,13 @@ def test_oversubscription_and_a_disabled_core_limit_are_said() -> None:
 def test_what_cannot_be_limited_is_refused_with_the_one_error(shares: list[tuple[str, int, int]], fields: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         what(*shares, **fields)
+
+
+def test_the_references_region_lies_where_its_monitor_looks_and_ours_where_it_does_not() -> None:
+    found = what(("GPU-a", 3000, 50), legacy_region=True)
+    assert found.environment["HAMI_LEGACY_REGION"] == "true"
+    assert found.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/c1.cache"
+    assert grant_file.decode(found.grant).region_path == "/usr/local/vgpu/c1.region"
+    plain = what(("GPU-a", 3000, 50))
+    assert "HAMI_LEGACY_REGION" not in plain.environment
+    assert grant_file.decode(plain.grant).region_path == "/usr/local/vgpu/c1.cache"
