@@ -24,7 +24,13 @@ async def running(world: World, pod: Pod) -> str:
 def use(world: World, name: str, mib: int, *, launches: int = 0, uuid: str = "GPU-a") -> None:
     """What the container's processes write."""
     data = bytearray(layout.REGION.size)
-    head = {"identity": layout.REGION_MAGIC, "version": layout.REGION_VERSION, "size": layout.REGION.size, "device_count": 1, "slot_high_water": 1}
+    head = {
+        "identity": layout.REGION_MAGIC,
+        "version": layout.REGION_VERSION,
+        "size": layout.REGION.size,
+        "device_count": 1,
+        "slot_high_water": 1,
+    }
     for field, value in head.items():
         layout.write_uint(data, layout.REGION, field, value)
     layout.write_text(data, layout.REGION_DEVICE, "uuid", uuid, base=layout.REGION.offset("devices"))
