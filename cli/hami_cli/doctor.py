@@ -11,18 +11,35 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from hami_cli import checks, live
+from hami_cli import checks, live, service_checks
 from hami_cli.checks import Check, Outcome
 from hami_cli.exits import FOUND, CommandError, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, place
 from hami_protocol import subjects
+from hami_protocol.envelope import open_message
+from hami_protocol.errors import EventError
+from hami_protocol.events import DevicesReported
 from hami_protocol.inventory import Inventory
 from hami_runtime.bus import api
 from hami_runtime.bus.jetstream import JetStreamBus
 from hami_runtime.bus.port import BusError
 from hami_runtime.kube.access import ResourceAccess
-from hami_runtime.kube.cluster import MUTATING_WEBHOOKS, NODES, VALIDATING_WEBHOOKS, Body, Cluster, ClusterError, Kind
+from hami_runtime.kube.calls import CALLS
+from hami_runtime.kube.cluster import (
+    ACCESS_REVIEWS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    VALIDATING_WEBHOOKS,
+    Body,
+    Cluster,
+    ClusterError,
+    Kind,
+    NotFound,
+)
+from hami_runtime.kube.http import HttpCluster
 
 CONFIG_MAPS: Final[Kind[Body]] = Kind(api_version="v1", kind="ConfigMap", plural="configmaps", namespaced=True, type=dict)
 OWN_RIGHTS: Final[Kind[Body]] = Kind(
@@ -32,6 +49,10 @@ OWN_RIGHTS: Final[Kind[Body]] = Kind(
     namespaced=False,
     type=dict,
 )
+SERVICE_ACCOUNTS: Final[Kind[Body]] = Kind(api_version="v1", kind="ServiceAccount", plural="serviceaccounts", namespaced=True, type=dict)
+AUTH_CALLOUT: Final = "hami-auth-callout"
+"""The account that only an installation with auth callout has."""
+NODE_LEASES: Final = "kube-node-lease"
 ANSWER_SECONDS = 5.0
 _COLOURS = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.FAILED: "red", Outcome.UNKNOWN: "yellow"}
 
@@ -47,7 +68,7 @@ def doctor(
     nats: NatsOption = "",
     device_config: DeviceConfigOption = "",
 ) -> None:
-    """Check an installation: API server, rights, webhooks, kube-scheduler's configuration, bus, registry, scheduler, agents.
+    """Check an installation: API server, rights, webhooks, clocks, kube-scheduler's configuration, bus, registry, scheduler, agents, shim.
 
     Each failure says what to do. Exits with 3 where something failed; warnings alone do not count.
 
@@ -78,20 +99,25 @@ async def _examine(where: live.Where, scheduler_config: str, namespace: str) -> 
     async with where.cluster() as cluster:
         live.progress("asking the API server")
         try:
-            nodes = [node.metadata.name for node in (await cluster.list(NODES)).items]
+            listed = (await cluster.list(NODES)).items
         except ClusterError as exc:
             remedy = "see that KUBECONFIG and --context are those of the cluster, and that you may list nodes"
             return [checks.failed("API server", f"{cluster.server}: {exc}", remedy)]
+        nodes = [node.metadata.name for node in listed]
         found.append(checks.ok("API server", f"{cluster.server} answers; {len(nodes)} nodes"))
         found.extend(await _guarded("rights", lambda: _rights(cluster)))
+        live.progress("asking what the services may do")
+        found.extend(await _guarded("rights of services", lambda: _service_rights(cluster, namespace)))
         found.extend(await _guarded("webhooks", lambda: _webhooks(cluster)))
+        found.extend(await _guarded("admission", lambda: _admission(cluster, catalog.vendors[0].count_resource)))
         found.extend(await _guarded("kube-scheduler", lambda: _scheduler(cluster, scheduler_config, namespace, catalog.managed_resources)))
     live.progress("asking the bus")
     try:
         async with where.bus() as bus:
             found.append(checks.ok("bus", f"{where.nats_url} answers"))
             found.extend(await _guarded("streams", lambda: _streams(bus)))
-            found.extend(await _services(bus, nodes))
+            found.extend(await _services(bus, nodes, [node.metadata.name for node in listed if node.metadata.labels.get("gpu") == "on"]))
+            found.extend(await _guarded("shim", lambda: _shims(bus, nodes)))
     except CommandError as exc:
         remedy = "see that NATS runs, and that its address, credentials and network policy are right"
         found.append(checks.failed("bus", str(exc), remedy))
@@ -102,7 +128,7 @@ async def _guarded(what: str, look: Callable[[], Any]) -> list[Check]:
     """The checks of ``look``; that nobody could look, where it fails."""
     try:
         answer: list[Check] = await look()
-    except (ClusterError, BusError, OSError) as exc:
+    except (ClusterError, BusError, EventError, OSError) as exc:
         return [checks.unknown(what, f"could not be read: {exc}")]
     return answer
 
@@ -116,6 +142,50 @@ async def _rights(cluster: Cluster) -> list[Check]:
 
     answers = await asyncio.gather(*(may(access) for access in checks.NEEDED))
     return list(checks.rights(dict(zip(checks.NEEDED, answers, strict=True))))
+
+
+async def _service_rights(cluster: Cluster, namespace: str) -> list[Check]:
+    found: list[Check] = []
+    for account in CALLS:
+        if account == AUTH_CALLOUT and not await _is_there(cluster, account, namespace):
+            continue
+
+        async def may(access: ResourceAccess, account: str = account) -> bool:
+            attributes = {key: value for key, value in msgspec.structs.asdict(access).items() if value}
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+            asked = {"user": f"system:serviceaccount:{namespace}:{account}", "groups": groups, "resourceAttributes": attributes}
+            review = await cluster.create(ACCESS_REVIEWS, {"spec": asked})
+            return bool((review.get("status") or {}).get("allowed"))
+
+        needed = service_checks.needed(account, namespace)
+        answers = await asyncio.gather(*(may(access) for access in needed))
+        found.append(service_checks.service_rights(account, dict(zip(needed, answers, strict=True))))
+    return found
+
+
+async def _is_there(cluster: Cluster, account: str, namespace: str) -> bool:
+    try:
+        await cluster.get(SERVICE_ACCOUNTS, account, namespace=namespace)
+    except NotFound:
+        return False
+    return True
+
+
+async def _admission(cluster: HttpCluster, resource: str) -> list[Check]:
+    """Create a pod in rehearsal: what the webhook makes of it, and what time the API server says that it is."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}
+    body: Body = {"metadata": {"name": "hami-doctor"}, "spec": {"containers": [container]}}
+    before = datetime.now(UTC)
+    try:
+        pod = await cluster.rehearse(PODS, body, namespace="default")
+    except ClusterError as exc:
+        return [service_checks.admission(resource, exc), checks.unknown("clock", "only a pod that is created says what time it is")]
+    after = datetime.now(UTC)
+    found = [service_checks.admission(resource, pod)]
+    if created := pod.metadata.creation_timestamp:
+        leases = (await cluster.list(LEASES, namespace=NODE_LEASES)).items
+        found.extend(service_checks.clocks(datetime.fromisoformat(created), before, after, leases))
+    return found
 
 
 async def _webhooks(cluster: Cluster) -> list[Check]:
@@ -154,7 +224,20 @@ async def _streams(bus: JetStreamBus) -> list[Check]:
     return list(checks.streams(there))
 
 
-async def _services(bus: JetStreamBus, nodes: list[str]) -> list[Check]:
+async def _shims(bus: JetStreamBus, nodes: list[str]) -> list[Check]:
+    """What each node's agent last reported of NVIDIA's cards."""
+    versions: dict[str, str] = {}
+    for start in range(0, len(nodes), live.AT_ONCE):
+        some = nodes[start : start + live.AT_ONCE]
+        messages = await asyncio.gather(*(bus.last(subjects.DEVICES, subjects.devices(node, "nvidia")) for node in some))
+        for node, message in zip(some, messages, strict=True):
+            event = open_message(message) if message is not None else None
+            if isinstance(event, DevicesReported) and not event.third_party:
+                versions[node] = event.shim_version
+    return list(service_checks.shims(versions))
+
+
+async def _services(bus: JetStreamBus, nodes: list[str], labelled: list[str]) -> list[Check]:
     """Whether a leader of scheduler and registry answers, and what the registry says of the agents."""
     found: list[Check] = []
     try:
@@ -169,4 +252,5 @@ async def _services(bus: JetStreamBus, nodes: list[str]) -> list[Check]:
         remedy = "see that the registry's pods run; its Lease says who leads: kubectl get leases -A"
         return [*found, checks.failed("registry", f"nobody answers: {exc}", remedy), checks.unknown("agents", "the registry knows")]
     found.append(checks.ok("registry", "its leader answers on the bus"))
-    return [*found, *checks.agents(inventory, nodes)]
+    registering = [node.name for node in inventory.nodes]
+    return [*found, *checks.agents(inventory, nodes), *service_checks.silent(labelled, registering)]

@@ -115,6 +115,18 @@ class HttpCluster:
         typed = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
         return wire.decode_object(kind, await self._write("create", kind, "POST", _path(kind, namespace), typed))
 
+    async def rehearse(self, kind: Kind[T], body: Body, *, namespace: str | None = None) -> T:
+        """What creating ``body`` would come to, admission included. Nothing is kept.
+
+        Raises:
+            ClusterError: it would be refused.
+        """
+        typed = {"apiVersion": kind.api_version, "kind": kind.kind, **body}
+        path, seconds = _path(kind, namespace), REQUEST_SECONDS
+        return wire.decode_object(
+            kind, await self._call("create", kind, "POST", path, {"dryRun": "All"}, typed, writing=False, seconds=seconds)
+        )
+
     async def patch(
         self,
         kind: Kind[T],
