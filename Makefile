@@ -9,7 +9,7 @@ SEEDS ?= 2000
 SECONDS_EACH ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate cluster-test lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate subscribers-test cluster-test upgrade-test lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,9 +72,20 @@ bench: $(STAMP) ## Measure what the budgets name, into build/bench/*.json
 bench-shim: $(STAMP) build/cshim/libvgpu.so ## Measure the shim's own cost
 	@$(MAKE) --no-print-directory -C cshim bench
 
+subscribers-test: $(STAMP) ## Run the Go and JavaScript subscribers and NATS' own command line, where Go and Node.js are
+	@$(BIN)/python -m tests.contract.subscribers.building; status=$$?; if [ $$status -eq 3 ]; then exit 0; fi; \
+		test $$status -eq 0 && $(BIN)/python -m pytest -q -m subscribers tests/contract/subscribers
+
 cluster-test: $(STAMP) build/cshim/libvgpu.so ## Run what needs a real Kubernetes (built once, by HAMI_TEST_KUBE_VERSION=1.34|1.36|1.37); says why where it cannot
 	@$(BIN)/python -m tests.cluster.harness
-	@$(BIN)/python -m pytest -q -m cluster tests
+	@$(BIN)/python -m pytest -q -m cluster tests --ignore tests/cluster
+	@$(BIN)/python -m pytest -q -m cluster tests/cluster
+
+upgrade-test: $(STAMP) build/cshim/libvgpu.so ## Run services of an older version beside this one's on one rig: OLD=<revision>
+	@test -n "$(OLD)" || { echo "OLD: not set; accepted: a git revision, as make upgrade-test OLD=HEAD~50"; exit 2; }
+	@rm -rf build/old && mkdir -p build/old
+	@git archive "$(OLD)" libs services | tar -x -C build/old
+	@HAMI_TEST_OLD=$(CURDIR)/build/old $(BIN)/python -m pytest -q -m upgrade tests/upgrade
 
 lock: ## Pin the requirements anew, by hash, naming no index
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -114,6 +125,7 @@ wheel-test: wheel ## Install the wheel alone into a fresh environment and run th
 	@build/wheel-env/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/hami-*.whl
 	@rm -rf build/wheel-examples && mkdir -p build/wheel-examples && cp examples/*.yaml build/wheel-examples/
 	@rm build/wheel-examples/enforced.yaml # its container runs under the shim, which is built beside the wheel, not in it
+	@cd / && $(CURDIR)/build/wheel-env/bin/hami install --dry-run >/dev/null
 	@cd / && $(CURDIR)/build/wheel-env/bin/hami rig run $(CURDIR)/build/wheel-examples
 
 clean: ## Remove what was built; .venv stays
