@@ -7,9 +7,11 @@ SHIM_STAMP := $(VENV)/.shim-installed
 SITE_STAMP := $(VENV)/.site-installed
 SEEDS ?= 2000
 SECONDS_EACH ?= 60
+SECONDS ?= 60
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit lint format bench bench-shim test-shim simulate subscribers-test cluster-test upgrade-test lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test cluster-test upgrade-test lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +54,9 @@ test-shim: $(SHIM_STAMP) build/cshim/libvgpu.so ## Run the shim's long tests: sa
 
 simulate: $(STAMP) ## Run whole clusters under SEEDS=n seeded faults
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+fuzz: $(STAMP) ## Give every decoder damaged inputs for SECONDS=n of the processor, from SEED=n
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 lint: $(STAMP) ## Check style, types, layering and C format
 	@$(BIN)/ruff check .

@@ -131,7 +131,7 @@ def load(text: str) -> tuple[DeviceConfig, tuple[str, ...]]:
     """
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:  # a date or a number that Python has none for is a ValueError
         raise ConfigError(f"device configuration: no YAML: {exc}") from exc
     if not isinstance(document, dict) or not any(document.values()):
         raise ConfigError(f"device configuration: no section; accepted: at least one of {', '.join(sorted(_KNOWN))}")

@@ -66,7 +66,7 @@ def open_message(message: Message) -> events.Event:
     """
     try:
         event = _DECODER.decode(message.data)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise EventError(f"on {message.subject}: {exc}") from exc
     try:
         expected = {subjects.subject_of(event), subjects.subject_of(event, by_agent=True)}

@@ -68,7 +68,7 @@ class Journal:
         content = files.read(path)
         try:
             self._content = msgspec.json.decode(content, type=_Content) if content else _Content()
-        except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             self.damage = str(exc)
             self._content = _Content()
 

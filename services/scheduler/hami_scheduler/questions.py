@@ -115,7 +115,7 @@ def _handlers(scheduler: Scheduler) -> dict[str, Callable[[bytes], Awaitable[byt
     async def explain(data: bytes) -> bytes:
         try:
             question = msgspec.json.decode(data, type=Question)
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             return msgspec.json.encode(NoAnswer(error=f"the question cannot be read: {exc}"))
         return msgspec.json.encode(answer(scheduler, question))
 

@@ -6,7 +6,7 @@ An object of a type that we cannot decode is reported and left out: it must not 
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -17,6 +17,8 @@ from hami_runtime.kube.refusals import refusal
 
 log = structlog.get_logger()
 T = TypeVar("T")
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises on bytes that are not what they should be."""
 
 
 class _ListMeta(Struct, frozen=True, rename="camel"):
@@ -87,7 +89,7 @@ def decode_object(kind: Kind[T], body: bytes | msgspec.Raw) -> T:
     wanted: Any = kind.type
     try:
         return _decoder(wanted).decode(body)  # type: ignore[no-any-return]
-    except msgspec.DecodeError as exc:
+    except UNREADABLE as exc:
         raise ClusterError(f"a {kind.kind} cannot be decoded: {exc}") from exc
 
 
@@ -101,11 +103,11 @@ def decode_page(kind: Kind[Any], body: bytes) -> Page:
     try:
         page = _decoder(_page_type(wanted)).decode(body)
         return Page(page.items or [], page.metadata.resource_version, page.metadata.next_page)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         pass  # one of the objects, or all of it: look closer
     try:
         raw = _decoder(_RawPage).decode(body)
-    except msgspec.DecodeError as exc:
+    except UNREADABLE as exc:
         raise ClusterError(f"a list of {kind.plural} cannot be decoded: {exc}") from exc
     items = [item for item in (_decoded_or_reported(kind, each) for each in raw.items or ()) if item is not None]
     return Page(items, raw.metadata.resource_version, raw.metadata.next_page)
@@ -127,7 +129,7 @@ def decode_change(kind: Kind[T], line: bytes) -> Change[T]:
         change = ChangeType(event.type)
         item = _decoded_or_reported(kind, event.object)
         version = _meta(event.object).resource_version if item is None else _version(item)
-    except (msgspec.DecodeError, ValueError) as exc:
+    except (*UNREADABLE, ValueError) as exc:
         raise ClusterError(f"a change of {kind.plural} cannot be decoded: {exc}") from exc
     return Change(type=change if item is not None else ChangeType.BOOKMARK, object=item, resource_version=version)
 
@@ -138,7 +140,7 @@ def refused(
     """The error for a response that is not a success; its body is a Status, or anything that a proxy says."""
     try:
         status = _decoder(_Status).decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         status = _Status(message=bytes(body)[:200].decode(errors="replace").strip())
     details, code = status.details or _Details(), http_status or status.code
     return refusal(
@@ -157,7 +159,7 @@ def _decoded_or_reported(kind: Kind[T], body: msgspec.Raw) -> T | None:
     except ClusterError as exc:
         try:
             meta = _meta(body)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             meta = _ObjectMeta()
         log.error("object cannot be decoded", kind=kind.kind, namespace=meta.namespace, name=meta.name, error=str(exc))
         return None
