@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from hami_cli import cordon, diagnose, doctor, events, explain, report, resize, rig, simulate, summary, top, trace
+from hami_cli import cordon, diagnose, doctor, events, explain, install, report, resize, rig, simulate, summary, top, trace
 from hami_runtime import logs
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command(name="summary")(summary.summary)
 app.command(name="report")(report.report)
 app.command(name="cordon")(cordon.cordon)
 app.command(name="uncordon")(cordon.uncordon)
+app.command(name="install")(install.install)
 app.command(name="doctor")(doctor.doctor)
 app.add_typer(rig.app, name="rig")
 

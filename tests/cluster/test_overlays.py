@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -70,6 +72,19 @@ async def versions(plane: ControlPlane, folder: str) -> dict[tuple[str, str], st
     """Each object's version, which changes when anything of it does."""
     found = json.loads(await kubectl(plane.admin, "get", "-k", folder, "-o", "json"))["items"]
     return {(each["kind"], each["metadata"]["name"]): each["metadata"]["resourceVersion"] for each in found}
+
+
+async def test_the_command_line_installs_what_kustomize_builds_with_kube_scheduler_of_the_clusters_version(plane: ControlPlane) -> None:
+    await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")
+    command = [sys.executable, "-m", "hami_cli.main", "install", "--no-wait", "--kubeconfig", str(plane.admin)]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    made = await versions(plane, str(KUSTOMIZE / "overlays" / "minimal"))
+    assert f"[{len(made)}/{len(made)}]" in said.decode()
+    version = json.loads(await kubectl(plane.admin, "version", "-o", "json"))["serverVersion"]["gitVersion"]
+    images = await kubectl(plane.admin, "-n", "hami-system", "get", "deployment", "hami-scheduler", "-o", "jsonpath={..image}")
+    assert f"kube-scheduler:{version.partition('-')[0].partition('+')[0]}" in images
 
 
 async def test_applied_again_it_leaves_the_webhooks_certificate_alone(plane: ControlPlane) -> None:
