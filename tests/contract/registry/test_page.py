@@ -210,13 +210,21 @@ async def test_pods_of_before_the_log_come_from_the_scheduler() -> None:
         await running
 
 
-@pytest.mark.parametrize("at", ["x", "nan", "-1", "0", "inf-", "1e400x", "9" * 50 + "x"])
+@pytest.mark.parametrize("at", ["x", "nan", "inf", "-inf", "1e400", "9" * 50 + "x"])
 async def test_a_moment_that_is_none_is_refused(at: str) -> None:
     async with looking() as client:
         for path in ("v1/page/overview", "v1/page/nodes/n1"):
             status, answer = await client.get(f"{path}?at={at}")
             assert status == 400
             assert answer["error"].startswith("at: ")
+
+
+async def test_a_moment_that_lies_too_far_back_or_has_not_come_is_the_nearest_that_can_be_told_of() -> None:
+    async with looking() as client:
+        for at, nearest in (("-1", "begins"), ("0", "begins"), ("9e99", "now")):
+            status, found = await client.get(f"v1/page/overview?at={at}")
+            assert status == 200
+            assert found["time"] == pytest.approx(found[nearest], abs=1)
 
 
 async def test_what_is_not_there_is_not_found() -> None:

@@ -97,3 +97,13 @@ test("the open node is read again where a change names it, but not while the pas
 test("what nobody knows is a mistake of ours", () => {
   assert.throws(() => reduce(initial(), { type: "surprise" }), /surprise/);
 });
+
+test("time goes on while nothing happens, and what is a day old can be looked at no more", () => {
+  let state = played({ type: "overview", overview: overview([]) });
+  state = reduce(state, { type: "tick", now: 130 });
+  assert.deepEqual([state.begins, state.now], [10, 130]);
+  state = reduce(state, { type: "tick", now: 120 });
+  assert.equal(state.now, 130);
+  assert.deepEqual(reduce(state, { type: "tick", now: 100000 }).begins, 100000 - 86400);
+  assert.equal(reduce(initial(), { type: "tick", now: 100000 }).begins, 0);
+});

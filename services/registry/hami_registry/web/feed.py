@@ -156,9 +156,10 @@ class Feed:
             return None
         return facts.card_history(node, uuid, groups, spans, begins=self._history.begins(now), now=now)
 
-    def begins(self) -> float:
-        """How far back one can look, in Unix seconds."""
-        return self._history.begins(self._now())
+    def span(self) -> tuple[float, float]:
+        """How far back one can look, and now, in Unix seconds."""
+        now = self._now()
+        return self._history.begins(now), now
 
     async def simulate(self, question: bytes) -> bytes:
         """What the scheduler answers to ``question``.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Final
 
@@ -113,14 +114,14 @@ class _Handlers:
         if self._feed.full:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many are listening already; the page can be read without live changes")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        with self._feed.listen() as listener:
+        with self._feed.listen() as listener, suppress(ConnectionResetError):  # the reader has gone
             await response.prepare(request)
             await response.write(b": changes follow\n\n")
             await self._pass_on(request, response, listener)
         return response
 
     async def _pass_on(self, request: web.Request, response: web.StreamResponse, listener: Listener) -> None:
-        """Until there is nothing more, or the reader may not read any more. Who has gone is noticed at the next write, which is cancelled."""
+        """Until there is nothing more, or the reader may not read any more."""
         clock = asyncio.get_running_loop()
         review_at = clock.time() + REVIEW_SECONDS
         while True:
@@ -139,22 +140,22 @@ class _Handlers:
                 review_at = clock.time() + REVIEW_SECONDS
 
     def _at(self, request: web.Request) -> float | None:
-        """The moment that is asked for; None for now.
+        """The moment that is asked for, or the nearest that can be told of; None for now.
 
         Raises:
-            ValueError: it is none, or lies too far back.
+            ValueError: it is no moment.
         """
         text = request.query.get("at", "")
         if not text:
             return None
-        begins = self._feed.begins()
         try:
             at = float(text)
         except ValueError:
             at = math.nan
-        if not at >= begins - 1.0:  # also where it is no number
-            raise ValueError(f"at: {text[:40]!r}; accepted: Unix seconds from {begins:.0f} on")
-        return at
+        if not math.isfinite(at):
+            raise ValueError(f"at: {text[:40]!r}; accepted: Unix seconds")
+        begins, now = self._feed.span()
+        return min(max(at, begins), now)
 
 
 def _json(fact: msgspec.Struct) -> web.Response:

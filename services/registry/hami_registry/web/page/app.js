@@ -12,11 +12,13 @@ import { moment } from "./words.js";
 const SETTLE_MILLISECONDS = 120;
 const PLAY_MILLISECONDS = 400;
 const PLAY_STEPS = 150;
+const TICK_MILLISECONDS = 10_000;
 
 const at = (id) => document.getElementById(id);
 let state = initial();
 let drawing = false;
 let playing = null;
+let ahead = 0; // the registry's clock before ours, in seconds
 const list = new NodeList(at("list"), open);
 
 function happened(what) {
@@ -93,7 +95,7 @@ function drawTime() {
   slider.max = Math.ceil(state.now);
   slider.disabled = state.now - state.begins < 2;
   at("play").disabled = slider.disabled;
-  if (!state.past && document.activeElement !== slider) slider.value = slider.max;
+  if (!state.past && wanted === null) slider.value = slider.max;
   const said = state.past ? moment(Number(slider.value), state.now) : "now";
   at("moment-text").textContent = said;
   slider.setAttribute("aria-valuetext", said);
@@ -123,7 +125,9 @@ function trouble(problem) {
 }
 
 async function readOverview() {
-  happened({ type: "overview", overview: await get("v1/page/overview") });
+  const overview = await get("v1/page/overview");
+  ahead = overview.now - Date.now() / 1000;
+  happened({ type: "overview", overview });
   await readDetail();
 }
 
@@ -171,15 +175,18 @@ function close() {
 // Time
 
 let settling = 0;
+let wanted = null; // the moment that the slider is on, while it is not shown yet
 let momentAsked = null;
 
 function lookAt(seconds) {
+  wanted = seconds;
   clearTimeout(settling);
   settling = setTimeout(async () => {
     momentAsked?.abort();
     momentAsked = new AbortController();
     const overview = await asking(() => get("v1/page/overview", { at: seconds }, momentAsked.signal));
-    if (overview) {
+    if (overview && wanted !== null) {
+      wanted = null;
       happened({ type: "past", overview });
       readDetail();
     }
@@ -188,6 +195,7 @@ function lookAt(seconds) {
 
 function goLive() {
   pause();
+  wanted = null;
   clearTimeout(settling);
   momentAsked?.abort();
   happened({ type: "present" });
@@ -277,6 +285,8 @@ document.addEventListener("keydown", (event) => {
     } else if (!typing) close();
   }
 });
+
+setInterval(() => happened({ type: "tick", now: Date.now() / 1000 + ahead }), TICK_MILLISECONDS);
 
 follow("v1/page/changes", {
   opened: async () => {

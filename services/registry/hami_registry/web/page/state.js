@@ -3,6 +3,7 @@
 // Nodes are kept by name as they are now, in `live`, whatever is looked at; a moment of the past has nodes of its own, in `past`.
 
 const LOG_LINES = 100;
+const DAY_SECONDS = 86400;
 const TROUBLE = { away: 0, unhealthy: 1, cordoned: 2, ok: 3 };
 
 export function initial() {
@@ -38,6 +39,8 @@ export function reduce(state, happened) {
       return { ...state, past: null };
     case "change":
       return withChange(state, happened.change);
+    case "tick":
+      return { ...state, now: Math.max(state.now, happened.now), begins: state.begins && Math.max(state.begins, happened.now - DAY_SECONDS) };
     case "connection":
       return { ...state, connection: happened.connection };
     case "search":

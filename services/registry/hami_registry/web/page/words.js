@@ -2,9 +2,10 @@
 
 const KIB = 1024;
 
-/** Memory for people: MiB below 10 GiB, GiB above. */
+/** Memory for people: MiB below 10 GiB, GiB below 10 TiB, TiB above. */
 export function memory(mib) {
-  return Math.abs(mib) < 10 * KIB ? `${mib} MiB` : `${trimmed(mib / KIB)} GiB`;
+  if (mib < 10 * KIB) return `${mib} MiB`;
+  return mib < 10 * KIB * KIB ? `${trimmed(mib / KIB)} GiB` : `${trimmed(mib / KIB / KIB)} TiB`;
 }
 
 /** Part of a whole in percent; a dash where there is no whole. */
