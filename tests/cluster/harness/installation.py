@@ -31,7 +31,7 @@ from hami_rig.kubectl import kubectl
 from hami_rig.processes import ManagedProcess, ProcessFailed
 from hami_rig.profile import RigNode
 from hami_rig.service_settings import LOOPBACK, REGISTRY, SCHEDULER, ServicePaths, agent_process, service_environments
-from tests.cluster.harness import images, janitor, ports
+from tests.cluster.harness import images, ports
 from tests.cluster.harness.control_plane import GRACE_SECONDS, READY_SECONDS, ControlPlane, _inherited
 from tests.cluster.harness.node import Node
 from tests.cluster.harness.users import NAMESPACE
@@ -64,7 +64,6 @@ class Installation:
         self.cards: dict[str, list[str]] = {}
         """UUIDs of each node's cards, in the order of their indexes."""
         self._say = say
-        self._janitor: asyncio.subprocess.Process | None = None
 
     @property
     def kubeconfig(self) -> Path:
@@ -103,10 +102,6 @@ class Installation:
         await asyncio.gather(*(self.processes[name].stop(grace_seconds=GRACE_SECONDS) for name in services))
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
         await self.plane.close()
-        if self._janitor is not None and self._janitor.stdin is not None:
-            self._janitor.stdin.close()
-            await self._janitor.wait()
-            self._janitor = None
 
     async def restart(self, name: str) -> None:
         """Start one program of ours again, where it was, and wait until it is able."""
@@ -144,11 +139,8 @@ class Installation:
         raise ProcessFailed(process.obituary())
 
     async def _start(self) -> None:
-        self._janitor = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", janitor.__file__, str(self.folder), stdin=asyncio.subprocess.PIPE, start_new_session=True
-        )
-        write_images(self.folder / "images")
         await self.plane.__aenter__()
+        write_images(self.folder / "images")
         await asyncio.gather(self._start_nats(), self.apply_deployment(), *(self._start_node(node) for node in self.rig_nodes.values()))
         paths = ServicePaths(folder=self.folder, nats_url=self.nats_url, device_config=None, shim=self._install_shim(), log_level="info")
         services = service_environments(self.rig_nodes.values(), paths)
@@ -288,8 +280,8 @@ def write_images(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     images.archive(images.PAUSE, folder / "pause.tar", entrypoint=["/bin/sleep", "2147483647"])
     images.archive(images.BUSYBOX, folder / "busybox.tar", entrypoint=["/bin/sh"])
-    tools = {"/bin/vgpu-alloc": project.find("build/cshim/vgpu-alloc")}
+    tools = {f"/bin/{name}": path for name in ("vgpu-alloc", "vgpu-smi") if (path := project.find(f"build/cshim/{name}")) is not None}
     driver = project.find(project.FAKE_DRIVER)
-    if driver is not None and tools["/bin/vgpu-alloc"] is not None:
+    if driver is not None and tools:
         libraries = {f"/usr/lib/{path.name}": path for path in driver.iterdir() if ".so" in path.name}
         images.archive(images.TOOLS, folder / "tools.tar", entrypoint=["/bin/vgpu-alloc"], files={**tools, **libraries})
