@@ -9,6 +9,7 @@ from typing import Final
 RUNS: Final = (
     ("decode",),
     ("filter_core",),
+    ("growth",),
     ("filter", "--nodes", "100", "--pods", "400"),
     ("filter", "--nodes", "1000", "--pods", "4000"),
     ("filter", "--nodes", "10000", "--pods", "40000"),
