@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from hami_protocol import events, keys
+from hami_rig.service_settings import WEBHOOK
 from tests.cluster.conftest import CARD_MIB, CARDS
 from tests.cluster.harness import building, images
-from tests.cluster.world import ALLOCATED, SHOW, TO_ALLOCATE, World, a_container, a_pod, eventually, held_mib, of_pod, shares_of
+from tests.cluster.world import ALLOCATED, SHOW, TO_ALLOCATE, World, a_container, a_pod, eventually, held_mib, of_pod, runs, shares_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PODS_AT_ONCE = 40
+GATED = [{"name": "test.hami.io/wait"}]
+"""A pod with this is not scheduled yet."""
 
 
 @pytest.mark.parametrize("pool", ["cdi", "locked"])
@@ -75,7 +79,7 @@ async def test_two_cards_for_one_container(world: World) -> None:
     assert len({device.uuid for device in seen.grant.devices}) == 2  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("pool", ["cdi"])
+@pytest.mark.parametrize("pool", ["cdi", "locked"])
 async def test_init_containers_and_sidecars_keep_their_own_shares_though_kubelet_gives_their_ids_again(world: World, pool: str) -> None:
     names = [f"mixed{number}" for number in range(3)]
     init = [
@@ -125,28 +129,59 @@ async def test_the_limit_holds_in_a_real_container(world: World) -> None:
     assert result["total_mib"] == 1000
 
 
+async def patch_pod(world: World, name: str, body: dict[str, Any], *, query: str = "") -> int:
+    """What the API server answers to somebody who may change pods."""
+    headers = {"Content-Type": "application/merge-patch+json"}
+    url = f"/api/v1/namespaces/default/pods/{name}{query}"
+    async with world.installation.plane.session("tenant") as session, session.patch(url, data=json.dumps(body), headers=headers) as answer:
+        return answer.status
+
+
+async def answered(world: World, name: str, annotations: dict[str, str], status: int) -> None:
+    """Wait until annotating a pod would be answered with ``status``: policies that come or go take a moment to hold."""
+    async with asyncio.timeout(30):
+        while await patch_pod(world, name, {"metadata": {"annotations": annotations}}, query="?dryRun=All") != status:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+
 async def test_a_forged_assignment_never_becomes_a_grant(world: World) -> None:
     forged = {ALLOCATED: f"{world.installation.cards['cdi'][0]},NVIDIA,32768,100:;", keys.ASSIGNED_NODE: "cdi"}
     refusal = await world.refusal(a_pod("forged", metadata={"annotations": forged}))
     assert "denied the request" in refusal
     assert ALLOCATED in refusal or keys.ASSIGNED_NODE in refusal
-    # Put there after admission, it is overwritten by the Binding, which brings the real one.
-    await world.apply(a_pod("later", a_container(mib=700), schedulingGates=[{"name": "test.hami.io/wait"}]))
-    tenant = world.installation.plane.session("tenant")
-    async with tenant as session:
-        headers = {"Content-Type": "application/merge-patch+json"}
-        url = "/api/v1/namespaces/default/pods/later"
-        async with session.patch(url, data=json.dumps({"metadata": {"annotations": forged}}), headers=headers) as answer:
-            assert answer.status == 403, await answer.text()
-        async with session.patch(url, data=json.dumps({"spec": {"schedulingGates": None}}), headers=headers) as answer:
-            assert answer.status == 200, await answer.text()
-    (pod,) = await world.running("later")
+    await world.apply(a_pod("later", a_container(mib=700), schedulingGates=GATED))
+    assert await patch_pod(world, "later", {"metadata": {"annotations": forged}}) == 403
+    assert not (await world.pod("later")).metadata.annotations.keys() & forged.keys()
+
+
+async def test_an_assignment_that_came_in_all_the_same_is_overwritten_by_the_binding(world: World) -> None:
+    forged = {
+        ALLOCATED: f"{world.installation.cards['cdi'][0]},NVIDIA,32768,100:;",
+        TO_ALLOCATE: f"{world.installation.cards['cdi'][0]},NVIDIA,32768,100:;",
+        keys.ASSIGNED_NODE: "locked",
+        keys.BIND_PHASE: "success",
+    }
+    await world.apply(a_pod("later", a_container(mib=700), schedulingGates=GATED))
+    await world.installation.processes[WEBHOOK].stop(grace_seconds=10)
+    await world.installation.remove_admission()
+    try:
+        await answered(world, "later", forged, 200)
+        assert await patch_pod(world, "later", {"metadata": {"annotations": forged}}) == 200
+        assert (await world.pod("later")).metadata.annotations[ALLOCATED] == forged[ALLOCATED]
+        assert await patch_pod(world, "later", {"spec": {"schedulingGates": None}}) == 200
+        pod = await world.until("later", lambda each: runs(each) and each.metadata.annotations[TO_ALLOCATE] == ";")
+    finally:
+        await world.installation.apply_deployment()
+        await world.installation.restart(WEBHOOK)
+        await world.installation.able(WEBHOOK)
+        await answered(world, "later", forged, 403)
+    assert pod.metadata.annotations[keys.ASSIGNED_NODE] == pod.spec.node_name == "cdi"
     assert [share.memory_mib for (share,) in shares_of(pod).values()] == [700]
     await world.check_grant(pod)
 
 
 async def test_nobody_but_the_scheduler_brings_an_assignment_in_a_binding(world: World) -> None:
-    await world.apply(a_pod("bound", a_container(mib=700), schedulingGates=[{"name": "test.hami.io/wait"}]))
+    await world.apply(a_pod("bound", a_container(mib=700), schedulingGates=GATED))
     forged = {ALLOCATED: f"{world.installation.cards['cdi'][0]},NVIDIA,32768,100:;"}
     binding = {"metadata": {"name": "bound", "annotations": forged}, "target": {"kind": "Node", "name": "cdi"}}
     path = "/api/v1/namespaces/default/pods/bound/binding"

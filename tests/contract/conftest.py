@@ -15,14 +15,22 @@ import pytest_asyncio
 from tests.cluster.harness import building
 from tests.cluster.harness.control_plane import ControlPlane
 
+NAMED = "HAMI_TEST_KUBECONFIG"
+
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def real_kubeconfig() -> AsyncIterator[Path]:
-    """The kubeconfig of an administrator of a real cluster without nodes."""
-    if named := os.environ.get("HAMI_TEST_KUBECONFIG"):
-        yield Path(named)
+async def real_plane() -> AsyncIterator[ControlPlane | None]:
+    """A real cluster without nodes; None where another is named."""
+    if os.environ.get(NAMED):
+        yield None
         return
     if reason := building.lacking():
         pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
     async with ControlPlane(controllers=("*", "-node-lifecycle-controller")) as plane:  # nobody taints nodes that have no kubelet
-        yield plane.admin
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def real_kubeconfig(real_plane: ControlPlane | None) -> Path:
+    """The kubeconfig of an administrator of the real cluster."""
+    return Path(os.environ[NAMED]) if real_plane is None else real_plane.admin

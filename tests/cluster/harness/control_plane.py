@@ -1,6 +1,7 @@
 """etcd, kube-apiserver and kube-controller-manager as processes on the loopback address, everything in one folder.
 
-What the suites of ``tests/contract`` need of a real Kubernetes; ``node`` adds kubelets to it. Each program dies with the one that started it.
+What the suites of ``tests/contract`` need of a real Kubernetes; ``node`` adds kubelets to it. Each program dies with the one that started it, and
+a janitor removes the folder where that one was killed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import os
 import shutil
 import ssl
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hami_rig.processes import ManagedProcess, ProcessFailed
 from tests.certificates import Authority
-from tests.cluster.harness import building, ports
+from tests.cluster.harness import building, janitor, ports
 from tests.cluster.harness.users import ADMIN, Users
 
 READY_SECONDS = 60.0
@@ -58,6 +60,7 @@ class ControlPlane:
         self.say = say
         self._controllers = tuple(controllers)
         self._authority = b""
+        self._janitor: asyncio.subprocess.Process | None = None
 
     @property
     def admin(self) -> Path:
@@ -75,6 +78,9 @@ class ControlPlane:
         return aiohttp.ClientSession(self.url, headers=headers, connector=aiohttp.TCPConnector(ssl=context, limit=0))
 
     async def __aenter__(self) -> Self:
+        self._janitor = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", janitor.__file__, str(self.folder), stdin=asyncio.subprocess.PIPE, start_new_session=True
+        )
         try:
             self.binaries = await asyncio.to_thread(building.binaries)
             await self._start()
@@ -94,6 +100,10 @@ class ControlPlane:
         if keep := os.environ.get("HAMI_TEST_KEEP_LOGS"):
             shutil.copytree(self.folder / "logs", keep, dirs_exist_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._janitor is not None and self._janitor.stdin is not None:
+            self._janitor.stdin.close()
+            await self._janitor.wait()
+            self._janitor = None
 
     async def start_program(self, name: str, *arguments: str, program: str = "", environ: dict[str, str] | None = None) -> ManagedProcess:
         """Start one of the built programs; whether it is ready is for the caller to find out."""
@@ -139,6 +149,12 @@ class ControlPlane:
                 *("--controllers", ",".join(self._controllers), "--node-monitor-grace-period", "120s"),
             )
             await self.answers(CONTROLLERS, "/api/v1/namespaces/default/serviceaccounts/default")
+
+    async def restart_api_server(self) -> None:
+        """Stop kube-apiserver and start it again: watches end, and versions from before are no longer kept."""
+        await self.processes[API_SERVER].stop(grace_seconds=GRACE_SECONDS)
+        await self.processes[API_SERVER].start()
+        await self.answers(API_SERVER, "/readyz")
 
     def _write_users(self) -> None:
         (self.folder / "tokens.csv").write_text(self.users.token_file())

@@ -243,6 +243,7 @@ class Node:
                     "evictionHard": {},
                     "resolvConf": "",
                     "maxPods": 250,
+                    "nodeStatusUpdateFrequency": "1s",  # what a device plugin offers is counted soon, not after ten seconds
                     "registryPullQPS": 0,
                     "kubeAPIQPS": 200,
                     "kubeAPIBurst": 400,

@@ -1,3 +1,4 @@
+import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,9 +25,15 @@ async def http_cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[http.
         yield cluster
 
 
-@pytest.fixture
-async def namespace(cluster: Cluster) -> AsyncIterator[str]:
+@contextlib.asynccontextmanager
+async def a_namespace(cluster: Cluster) -> AsyncIterator[str]:
     name = f"test-{secrets.token_hex(5)}"
     await cluster.create(NAMESPACES, {"metadata": {"name": name}})
     yield name
     await cluster.delete(NAMESPACES, name)
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster) -> AsyncIterator[str]:
+    async with a_namespace(cluster) as name:
+        yield name

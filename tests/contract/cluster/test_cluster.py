@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from hami_protocol.devices import PodRef
 from hami_protocol.kubernetes import Pod
@@ -36,6 +37,9 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
 from tests.cluster.harness import building
+from tests.cluster.harness.control_plane import ControlPlane
+
+from .conftest import a_namespace
 
 CLOCK = SystemClock()
 
@@ -259,6 +263,18 @@ class ClusterContract(ABC):
             async with asyncio.timeout(20):
                 assert [change async for change in changes if change.object is not None] == []
 
+    async def test_a_version_that_is_no_longer_kept_has_expired(self, cluster: Cluster, namespace: str) -> None:
+        await cluster.create(PODS, a_pod("p"), namespace=namespace)
+        await cluster.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, namespace=namespace)
+        await self.forget_history()
+
+        async def watch_from_the_first_version() -> None:
+            async with asyncio.timeout(20), cluster.watch(PODS, since="1", namespace=namespace) as changes:
+                await anext(changes)
+
+        with pytest.raises(WatchExpired):
+            await watch_from_the_first_version()
+
     # What is built upon it
 
     async def test_an_informer_survives_streams_that_end_and_versions_that_expire(self, cluster: Cluster, namespace: str) -> None:
@@ -345,19 +361,7 @@ class ClusterContract(ABC):
 
 
 class LocalContract(ClusterContract):
-    """What can only be asked of servers that we hold in our hands: they forget when told, and a token is its user's name."""
-
-    async def test_a_version_that_is_no_longer_kept_has_expired(self, cluster: Cluster, namespace: str) -> None:
-        await cluster.create(PODS, a_pod("p"), namespace=namespace)
-        await cluster.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, namespace=namespace)
-        await self.forget_history()
-
-        async def watch_from_the_first_version() -> None:
-            async with asyncio.timeout(20), cluster.watch(PODS, since="1", namespace=namespace) as changes:
-                await anext(changes)
-
-        with pytest.raises(WatchExpired):
-            await watch_from_the_first_version()
+    """What can only be asked of servers that we hold in our hands: a token is its user's name."""
 
     async def test_a_token_has_a_user_and_a_user_rights(self, cluster: Cluster) -> None:
         reviewer = AccessReviewer(cluster, CLOCK)
@@ -408,17 +412,26 @@ class TestHttpCluster(LocalContract):
 
 
 @pytest.mark.cluster
+@pytest.mark.asyncio(loop_scope="session")
 class TestRealCluster(ClusterContract):
     binding_labels = building.minor(building.version()) >= 35
 
-    async def forget_history(self) -> None:
-        """A real server forgets when it wants to."""
-
-    @pytest.fixture
-    async def cluster(self, real_kubeconfig: Path) -> AsyncIterator[Cluster]:
+    @pytest_asyncio.fixture(loop_scope="session")
+    async def cluster(self, real_kubeconfig: Path, real_plane: ControlPlane | None) -> AsyncIterator[Cluster]:
+        self._plane = real_plane
         async with http.connect(str(real_kubeconfig), user_agent="hami-test") as cluster:
             yield cluster
+
+    @pytest_asyncio.fixture(loop_scope="session")
+    async def namespace(self, cluster: Cluster) -> AsyncIterator[str]:
+        async with a_namespace(cluster) as name:
+            yield name
 
     async def close_streams(self, cluster: Cluster) -> None:
         assert isinstance(cluster, http.HttpCluster)
         cluster.close_watches()
+
+    async def forget_history(self) -> None:
+        """A real server keeps in memory what has happened since its start."""
+        if self._plane is not None:
+            await self._plane.restart_api_server()
