@@ -173,6 +173,42 @@ static void many_processes_never_exceed_the_limit(void)
 	CHECK_EQUAL(reserve_total(region, 0), 0);
 }
 
+/* Two have changing parts of the limit and never more, by spare or by turn: there is room at every try, and what the
+ * other kept from when its part was larger must give way while it goes on working. */
+static void what_is_free_is_never_refused_while_another_comes_and_goes(void)
+{
+	struct region *region = new_region();
+	_Atomic unsigned *shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	_Atomic unsigned *arrived = shared, *refused = shared + 16;
+
+	for (unsigned racer = 0; racer < 2; racer++) {
+		struct region_use *use = &region->slots[racer].use[0];
+
+		if (fork() != 0)
+			continue;
+		for (unsigned round = 0; round < 2000; round++) {
+			const unsigned pieces = (round + racer) % 2 == 0 ? 14 : 6;
+
+			atomic_fetch_add(arrived, 1);
+			while (atomic_load(arrived) < 2 * round + 2)
+				sched_yield();
+			for (unsigned times = 0; times < 10; times++) {
+				for (unsigned piece = 0; piece < pieces; piece++)
+					if (!reserve_take_spare(use, 50) &&
+						!reserve_take(region, 0, racer, 50, 0, 1000))
+						atomic_fetch_add(refused, 1);
+				for (unsigned piece = 0; piece < pieces; piece += 2)
+					reserve_give(region, 0, racer, 100);
+			}
+		}
+		_exit(0);
+	}
+	while (wait(NULL) > 0)
+		;
+	CHECK_EQUAL(atomic_load(refused), 0);
+	CHECK_EQUAL(reserve_total(region, 0), 0);
+}
+
 static void of_two_that_race_for_room_for_one_exactly_one_wins(void)
 {
 	struct region *region = new_region();
@@ -384,6 +420,7 @@ int main(int argc, char **argv)
 		TEST(what_one_keeps_is_room_for_another),
 		TEST(no_more_than_some_megabytes_are_kept),
 		TEST(many_processes_never_exceed_the_limit),
+		TEST(what_is_free_is_never_refused_while_another_comes_and_goes),
 		TEST(of_two_that_race_for_room_for_one_exactly_one_wins),
 		TEST(a_new_file_is_a_valid_region),
 		TEST(a_foreign_file_or_a_link_is_not_used),
