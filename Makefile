@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WEB_STAMP := $(VENV)/.web-installed
 SHIM_STAMP := $(VENV)/.shim-installed
 SITE_STAMP := $(VENV)/.site-installed
 SEEDS ?= 2000
@@ -11,7 +12,7 @@ SECONDS ?= 60
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test cluster-test upgrade-test lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test cluster-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +33,11 @@ $(SHIM_STAMP): requirements-shim.lock $(STAMP)
 # What builds the documentation as a site, and nothing else.
 $(SITE_STAMP): requirements-docs.lock $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
+# What drives a browser; the browser itself is the system's.
+$(WEB_STAMP): requirements-web.lock $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-web.lock
 	@touch $@
 
 install: $(STAMP) ## Set up .venv with everything the project needs
@@ -71,6 +77,12 @@ format: $(STAMP) ## Format Python and C
 	@$(BIN)/ruff format .
 	@$(MAKE) --no-print-directory -C cshim format
 
+web-test: $(WEB_STAMP) build/cshim/libvgpu.so ## Drive the web page in a headless Chromium (pictures in build/web), and test its JavaScript; says why where it cannot
+	@$(BIN)/python -m tests.web
+
+screenshots: $(WEB_STAMP) ## Take the pictures of the documentation anew, into docs/images
+	@$(BIN)/python -m tests.web.screenshots docs/images
+
 bench: $(STAMP) ## Measure what the budgets name, into build/bench/*.json
 	@$(BIN)/python -m benchmarks
 
@@ -99,6 +111,8 @@ lock: ## Pin the requirements anew, by hash, naming no index
 		--custom-compile-command "make lock" --upgrade --output-file requirements.lock
 	@printf 'mkdocs-material>=9.6\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--constraint requirements.lock --custom-compile-command "make lock" --upgrade --output-file requirements-docs.lock -
+	@printf 'playwright>=1.48\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--constraint requirements.lock --custom-compile-command "make lock" --upgrade --output-file requirements-web.lock -
 	@printf 'nvidia-cuda-runtime>=13\nnvidia-nvml-dev>=13\nziglang>=0.14\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" --upgrade --output-file requirements-shim.lock -
 

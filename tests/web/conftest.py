@@ -48,7 +48,7 @@ async def opened(browser: Browser, url: str, *, live: bool = True, silent: bool 
     """The page at ``url``, once it is live; at the end, what it said on the console and whom it asked is looked at."""
     context = await browser.new_context(viewport=options.pop("viewport", WIDE), locale="en-GB", timezone_id="UTC", **options)
     page = await context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     said: list[str] = []
     foreign: list[str] = []
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
