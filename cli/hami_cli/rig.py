@@ -38,6 +38,7 @@ def up(
     as_json: Annotated[bool, typer.Option("--json", help="Print where everything is as one line of JSON.")] = False,
     restart: Annotated[bool, typer.Option(help="Start a program again when it dies, after saying so.")] = True,
     folder: Annotated[Path | None, typer.Option(help="Where it keeps everything; must not exist, and is removed at the end.")] = None,
+    otlp: Annotated[str, typer.Option(help="Where the services send traces and metrics: OTLP over HTTP, as http://127.0.0.1:4318.")] = "",
     log_level: LogLevelOption = "info",
 ) -> None:
     """Start a rig, say where it is, and stay until Ctrl-C.
@@ -50,7 +51,7 @@ def up(
 
     $ hami rig up --json > where.json &
     """
-    sys.exit(asyncio.run(_interruptible(_up(profile, folder, as_json=as_json, restart=restart, log_level=log_level), status=0)))
+    sys.exit(asyncio.run(_interruptible(_up(profile, folder, as_json=as_json, restart=restart, otlp=otlp, log_level=log_level), status=0)))
 
 
 @app.command()
@@ -112,13 +113,13 @@ def kubelet(context: typer.Context) -> None:
     main(context.args)
 
 
-async def _up(profile: Path | None, folder: Path | None, *, as_json: bool, restart: bool, log_level: str) -> int:
+async def _up(profile: Path | None, folder: Path | None, *, as_json: bool, restart: bool, otlp: str, log_level: str) -> int:
     from hami_rig.processes import ProcessFailed
     from hami_rig.profile import ProfileError, read
     from hami_rig.supervisor import Rig
 
     try:
-        async with Rig(read(profile), folder=folder, log_level=log_level, say=_progress) as rig:
+        async with Rig(read(profile), folder=folder, log_level=log_level, otlp_endpoint=otlp, say=_progress) as rig:
             places = _places(rig)
             (rig.folder / FILE_NAME).write_text(json.dumps(places))
             print(json.dumps(places) if as_json else _exports(rig), flush=True)

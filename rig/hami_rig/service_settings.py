@@ -27,6 +27,8 @@ class ServicePaths(Struct, frozen=True, kw_only=True):
     shim: bool
     """Whether the shim is installed below ``hook`` in every node's folder."""
     log_level: str
+    otlp_endpoint: str = ""
+    """Where traces and metrics go; empty for nowhere."""
 
     def kubeconfig(self, process: str) -> Path:
         """The kubeconfig of one process: each is somebody else to the API server."""
@@ -57,6 +59,8 @@ def service_environments(nodes: Iterable[RigNode], paths: ServicePaths) -> dict[
         "HAMI_HEALTH_PORT": "0",
         "HAMI_GRACE_SECONDS": "3",
     }
+    if paths.otlp_endpoint:
+        common["HAMI_OTLP_ENDPOINT"] = paths.otlp_endpoint
     if paths.device_config:
         common["HAMI_DEVICE_CONFIG"] = str(paths.device_config)
     on_bus = {**common, "HAMI_NATS_URL": paths.nats_url}

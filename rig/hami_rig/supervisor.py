@@ -53,6 +53,7 @@ class Rig:
         profile: its nodes.
         folder: where it keeps everything, which must not exist yet; a new temporary folder where not given. It is removed at the end.
         log_level: of all its programs.
+        otlp_endpoint: where the services send traces and metrics (OTLP over HTTP); empty for nowhere.
         say: told of every step, for people.
     """
 
@@ -62,6 +63,7 @@ class Rig:
         *,
         folder: Path | None = None,
         log_level: str = "info",
+        otlp_endpoint: str = "",
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.profile = profile
@@ -72,6 +74,7 @@ class Rig:
         self.ports: dict[str, dict[str, Any]] = {}
         self.nats_url = ""
         self._log_level = log_level
+        self._otlp_endpoint = otlp_endpoint
         self._say = say
         self._janitor: asyncio.subprocess.Process | None = None
 
@@ -149,6 +152,7 @@ class Rig:
             device_config=self._write_device_config(),
             shim=self._install_shim(),
             log_level=self._log_level,
+            otlp_endpoint=self._otlp_endpoint,
         )
         self._write_kubeconfigs(paths)
         services = service_environments(self.nodes, paths)

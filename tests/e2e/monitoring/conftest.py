@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest_asyncio
+from aiohttp import web
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from hami_rig import profile
 from hami_rig.supervisor import Rig
+from hami_runtime.http import serve_app
 from hami_runtime.kube import http
+from hami_runtime.kube.cluster import Cluster
 from tests.e2e.conftest import CARD_MIB, World, a_pod, waits
 
 NODES = """
@@ -32,8 +40,52 @@ nodes:
 WORK = "vgpu-alloc --mib 300 --kernel spin_100us --hold-seconds 8; exec vgpu-alloc --mib 300 --hold-seconds -1"
 
 
+class Collector:
+    """What an OTLP collector is sent."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        """By trace, service and name of each span."""
+        self.metrics: set[tuple[str, str]] = set()
+        """Service and name of each metric."""
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[str]:
+        """Where, as long as the context is open."""
+        application = web.Application()
+        application.router.add_post("/v1/traces", self._traces)
+        application.router.add_post("/v1/metrics", self._metrics)
+        async with serve_app(application) as port:
+            yield f"http://127.0.0.1:{port}"
+
+    async def _traces(self, request: web.Request) -> web.Response:
+        for resource in ExportTraceServiceRequest.FromString(await _body(request)).resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    self.spans[span.trace_id.hex()].add((_service(resource.resource), span.name))
+        return web.Response(content_type="application/x-protobuf")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        for resource in ExportMetricsServiceRequest.FromString(await _body(request)).resource_metrics:
+            for scope in resource.scope_metrics:
+                self.metrics |= {(_service(resource.resource), metric.name) for metric in scope.metrics}
+        return web.Response(content_type="application/x-protobuf")
+
+
+async def _body(request: web.Request) -> bytes:
+    return await request.read()  # aiohttp has undone its compression
+
+
+def _service(resource: Resource) -> str:
+    return next(each.value.string_value for each in resource.attributes if each.key == "service.name")
+
+
 class Observed(World):
     """A rig that is looked at from outside."""
+
+    def __init__(self, rig: Rig, cluster: Cluster, collector: Collector) -> None:
+        super().__init__(rig, cluster)
+        self.collector = collector
 
     @property
     def metrics_urls(self) -> dict[str, str]:
@@ -53,8 +105,13 @@ class Observed(World):
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def observed() -> AsyncIterator[Observed]:
     """Started once for all that look at it."""
-    async with Rig(profile.parse(NODES)) as rig, http.connect(str(rig.kubeconfig)) as cluster:
-        world = Observed(rig, cluster)
+    collector = Collector()
+    async with (
+        collector.listen() as url,
+        Rig(profile.parse(NODES), otlp_endpoint=url) as rig,
+        http.connect(str(rig.kubeconfig)) as cluster,
+    ):
+        world = Observed(rig, cluster, collector)
         quota = {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
