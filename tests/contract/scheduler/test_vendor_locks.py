@@ -118,6 +118,7 @@ async def test_a_lock_that_nobody_removes_is_taken_over_after_two_minutes(world:
         assert (await locks_of(world))[0] != text
 
 
+@pytest.mark.example("scheduler 24.9 #80")
 @story
 async def test_a_lock_of_somebody_else_is_never_released_by_a_pod_of_ours(world: World) -> None:
     """Trap 10: the reference deletes it for any pod whose Binding fails."""
