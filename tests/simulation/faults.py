@@ -258,6 +258,10 @@ class FaultyBus:
                 self._faults.tell(f"{self._process.name}: {delivery.message.subject} is delivered twice")
                 yield FaultyDelivery(delivery, self._process)
 
+    async def forget(self, stream: StreamSpec, durable: str) -> None:
+        await self._begin()
+        await self._inner.forget(stream, durable)
+
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
         await self._begin()
         if self._faults.strikes():

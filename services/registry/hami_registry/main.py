@@ -50,6 +50,7 @@ async def run(settings: Settings) -> None:
             identity=settings.replica,
             namespace=settings.namespace,
             legacy_handshake=settings.legacy_handshake,
+            outcomes_anew=settings.outcomes_anew,
             telemetry=telemetry,
         )
         authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))

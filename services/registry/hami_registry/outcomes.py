@@ -19,9 +19,9 @@ from hami_protocol.devices import PodRef
 from hami_protocol.errors import EventError, RecordError
 from hami_protocol.kubernetes import Node
 from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases
-from hami_runtime.bus.port import Bus, Delivery
+from hami_runtime.bus.port import Bus, BusError, Delivery
 from hami_runtime.kube.cluster import NODES, PODS, Cluster, ClusterError, Conflict, Invalid, NotFound
-from hami_runtime.lifecycle import until
+from hami_runtime.lifecycle import sleep_until, until
 from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
@@ -31,6 +31,7 @@ ACK_WAIT_SECONDS: Final = 15.0
 _AT_ONCE: Final = 4
 """Few: nobody waits for these records, and while hundreds of pods are bound the API server's time is theirs."""
 _LONGEST_PAUSE_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 1.0
 _AllocationEvents = (
     events.PodAssigned
     | events.AssignmentLapsed
@@ -85,10 +86,12 @@ class OutcomeFollower:
         catalog: Catalog,
         *,
         node_of: Callable[[str], Node | None],
+        anew: bool = False,
         telemetry: Telemetry = OFF,
     ) -> None:
-        """Follow the log on ``bus``; ``node_of`` gives a node as it was last seen."""
+        """Follow the log on ``bus``; ``node_of`` gives a node as it was last seen. ``anew`` reads it from its beginning once more."""
         self._bus = bus
+        self._anew = anew
         self._cluster = cluster
         self._phases = Phases(catalog)
         self._node_of = node_of
@@ -101,6 +104,7 @@ class OutcomeFollower:
         """Carry out the log from where it was left until ``stop``; what is at hand then is finished."""
         wanted = (subjects.ALL_GRANTS, subjects.ALL_OUTCOMES)
         self._phases.forget_all()
+        await self._begin_anew(stop)
         at_once = asyncio.Semaphore(_AT_ONCE)
         async with (
             self._bus.consume(subjects.ALLOCATIONS, subjects=wanted, durable=DURABLE, ack_wait_seconds=ACK_WAIT_SECONDS) as deliveries,
@@ -117,6 +121,17 @@ class OutcomeFollower:
                     continue
                 await at_once.acquire()
                 group.create_task(self._in_turn(delivery, event, at_once.release))
+
+    async def _begin_anew(self, stop: asyncio.Event) -> None:
+        while self._anew and not stop.is_set():
+            try:
+                await self._bus.forget(subjects.ALLOCATIONS, DURABLE)
+            except BusError as exc:
+                log.warning("the log cannot be read anew yet", error=str(exc))
+                await sleep_until(stop, _RETRY_SECONDS)
+            else:
+                log.info("the log is read from its beginning")
+                self._anew = False
 
     async def _terminate(self, delivery: Delivery, reason: str) -> None:
         self._poison.add(1, {"stream": subjects.ALLOCATIONS.name})

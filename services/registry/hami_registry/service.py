@@ -43,6 +43,7 @@ class Registry:
         identity: str,
         namespace: str,
         legacy_handshake: bool = False,
+        outcomes_anew: bool = False,
         telemetry: Telemetry = OFF,
     ) -> None:
         """Make a replica called ``identity``, whose Lease is in ``namespace``."""
@@ -62,7 +63,7 @@ class Registry:
             legacy_handshake=legacy_handshake,
             telemetry=telemetry,
         )
-        self._outcomes = OutcomeFollower(bus, cluster, catalog, node_of=self._nodes.get, telemetry=telemetry)
+        self._outcomes = OutcomeFollower(bus, cluster, catalog, node_of=self._nodes.get, anew=outcomes_anew, telemetry=telemetry)
         self.elector = LeaderElector(cluster, clock, name=LEASE_NAME, namespace=namespace, identity=identity, telemetry=telemetry)
         self.elector.on_change(self._lead)
         self._leads = asyncio.Event()

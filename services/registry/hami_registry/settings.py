@@ -21,6 +21,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
         ""
     )
+    outcomes_anew: Annotated[
+        bool, Meta(description="read the log of grants from its beginning: once, after the API server was restored from a backup")
+    ] = False
     legacy_handshake: Annotated[bool, Meta(description="also write the bare annotation hami.io/node-handshake")] = False
 
     def __post_init__(self) -> None:

@@ -165,6 +165,14 @@ class BusContract:
             delivery = await anext(deliveries)
         assert (delivery.message.data, delivery.pending) == (b"log.n2.a", 0)
 
+    async def test_a_durable_name_that_was_forgotten_begins_anew(self, bus: Bus) -> None:
+        await bus.publish(a_message("log.a", "one"))
+        for _ in range(2):
+            async with bus.consume(LOG, subjects=["log.>"], durable="d") as deliveries:
+                assert await taken(deliveries, 1) == ["one"]
+            await bus.forget(LOG, "d")
+        await bus.forget(LOG, "never-there")
+
     async def test_giving_up_a_read_loses_nothing(self, bus: Bus) -> None:
         async with bus.consume(LOG, subjects=["log.>"], durable="d") as deliveries:
             with pytest.raises(TimeoutError):

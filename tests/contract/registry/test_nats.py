@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -30,8 +31,8 @@ KEY = "hami.io/vgpu-devices-to-allocate"
 
 
 @asynccontextmanager
-async def running(world: World, bus: JetStreamBus) -> AsyncIterator[Registry]:
-    registry = Registry(bus, MemoryCluster(world.store), SystemClock(), Catalog(), identity="r1", namespace="kube-system")
+async def running(world: World, bus: JetStreamBus, **options: bool) -> AsyncIterator[Registry]:
+    registry = Registry(bus, MemoryCluster(world.store), SystemClock(), Catalog(), identity="r1", namespace="kube-system", **options)
     stop = asyncio.Event()
     task = asyncio.create_task(registry.run(stop))
     try:
@@ -100,5 +101,30 @@ async def test_records_outcomes_poison_restarts_and_a_server_that_lost_its_data(
                 await eventually(lambda: world.annotations()[keys.generation("nvidia")] == "3")
                 kept = await liveness(bus)
                 assert b'"alive":true' in kept
+    finally:
+        await server.kill()
+
+
+async def test_a_phase_that_a_restored_backup_has_forgotten_is_written_again_once_the_log_is_read_anew(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    await server.start()
+    world = World()
+    world.store = ObjectStore(now=lambda: datetime.now(UTC), rng=random.Random(1))
+    done = {keys.BIND_PHASE: "success", KEY: ";"}
+    try:
+        async with connect(server.url, name="test") as bus:
+            await bus.wait_connected()
+            await bus.ensure_streams(subjects.STREAMS)
+            world.add_node()
+            pod = world.add_pod("p1", **{keys.BIND_PHASE: "allocating", KEY: "GPU-n1,NVIDIA,3000,0:;"})
+            backup = copy.deepcopy(world.store)
+            await bus.publish(sealed(a_grant(pod, 3000), "grant-1"))
+            await bus.publish(sealed(AllocationSucceeded(pod=pod, node="n1"), "success-1"))
+            async with running(world, bus):
+                await eventually(lambda: world.pod_annotations("p1") == done)
+            world.store = backup
+            assert world.pod_annotations("p1")[keys.BIND_PHASE] == "allocating"
+            async with running(world, bus, outcomes_anew=True):
+                await eventually(lambda: world.pod_annotations("p1") == done)
     finally:
         await server.kill()

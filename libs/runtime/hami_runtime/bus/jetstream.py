@@ -118,6 +118,11 @@ class JetStreamBus:
                 await reading
             await reader.finish()
 
+    async def forget(self, stream: StreamSpec, durable: str) -> None:
+        """Remove a durable consumer, if there is one."""
+        with suppress(api.NotThere):
+            await api.call(self._open_session(), f"CONSUMER.DELETE.{stream.name}.{durable}")
+
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
         """The newest message kept on a subject."""
         try:

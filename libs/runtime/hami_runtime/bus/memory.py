@@ -102,6 +102,12 @@ class MemoryBus:
             if durable is None:
                 deliveries.detach()
 
+    async def forget(self, stream: StreamSpec, durable: str) -> None:
+        """Remove a durable consumer."""
+        self._require_up()
+        if found := self._streams.get(stream.name):
+            found.remove(durable)
+
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
         """The newest message kept on a subject."""
         self._require_up()
@@ -278,6 +284,10 @@ class _Stream:
     def wake(self) -> None:
         for consumer in self._consumers:
             consumer.changed.wake()
+
+    def remove(self, durable: str) -> None:
+        if consumer := self._durables.pop(durable, None):
+            del self._consumers[consumer]
 
     def consumer(self, durable: str | None, subjects: Sequence[str], start: StartAt | int, ack_wait_seconds: float) -> _Consumer:
         """The durable consumer of that name as it stands, or a new one."""

@@ -67,6 +67,7 @@ def registry(*, durable: str) -> Permissions:
             f"{PREFIX}STREAM.PURGE.{subjects.DEVICES.name}",
             f"{PREFIX}CONSUMER.INFO.{stream}.{durable}",
             f"{PREFIX}CONSUMER.CREATE.{stream}.{durable}",
+            f"{PREFIX}CONSUMER.DELETE.{stream}.{durable}",
             f"{PREFIX}CONSUMER.MSG.NEXT.{stream}.{durable}",
             f"$JS.ACK.{stream}.{durable}.>",
         ),

@@ -120,6 +120,14 @@ class Bus(Protocol):
         """
         ...
 
+    async def forget(self, stream: StreamSpec, durable: str) -> None:
+        """Remove what is known of a durable consumer: whoever names it next begins anew.
+
+        Raises:
+            BusError: it could not be done now.
+        """
+        ...
+
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
         """The newest message kept on exactly ``subject``, or None."""
         ...
