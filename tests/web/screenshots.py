@@ -35,7 +35,11 @@ async def take_all(folder: Path) -> None:
             async with opened(browser, shown.url, **options) as page:
                 await page.click(f"#node-{NODE}")
                 await page.wait_for_selector("#detail article.card")
-                busy = await page.locator("#detail article.card", has=page.locator("td")).first.locator("[data-history]").get_attribute("data-history")
+                busy = (
+                    await page.locator("#detail article.card", has=page.locator("td"))
+                    .first.locator("[data-history]")
+                    .get_attribute("data-history")
+                )
                 await page.click(f"[data-history='{busy}']")
                 await page.wait_for_selector(".history")
                 await page.fill("[name=copies]", "12")
