@@ -193,5 +193,5 @@ def _exports(rig: Rig) -> str:
 def _outcome_table(outcomes: list[Outcome]) -> Table:
     table = Table(Column("pod", no_wrap=True), "expected", "", "node", Column("detail", overflow="fold"))
     for each in outcomes:
-        table.add_row(each.pod, each.expected, "[green]yes[/]" if each.reached else "[red]no[/]", each.node or "-", each.detail)
+        table.add_row(each.pod, each.expected, "[green]yes[/]" if each.reached else "[red]no[/]", each.node or "-", escape(each.detail))
     return table

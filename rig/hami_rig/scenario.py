@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
 
+from hami_devices.catalog import Catalog
 from hami_protocol import keys
 from hami_protocol.kubernetes import Pod
 from hami_rig.kubectl import kubectl
@@ -83,9 +85,15 @@ def outcome(pod: Pod) -> Outcome:
 
 
 def given(pod: Pod) -> str:
-    """What the pod was given, in the assignments' own text."""
-    annotations = pod.metadata.annotations
-    return " ".join(annotations[key] for key in sorted(annotations) if key.startswith("hami.io/") and key.endswith("allocated"))
+    """What the pod was given, by the annotations of its vendors, one a line; what is still to be handed out is left out."""
+    return "\n".join(f"{key}: {text}" for key, text in sorted(pod.metadata.annotations.items()) if key in _vendors_keys())
+
+
+@cache
+def _vendors_keys() -> frozenset[str]:
+    vendors = Catalog().vendors
+    ours = {key for vendor in vendors for key in vendor.system_keys} - {vendor.to_allocate_key for vendor in vendors}
+    return frozenset(ours | {keys.MIG_ALLOCATIONS})
 
 
 async def run(kubeconfig: Path, cluster: Cluster, files: Iterable[Path], *, timeout_seconds: float) -> list[Outcome]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import structlog
 
 from tests.fuzz.target import Report, run
 from tests.fuzz.targets import TARGETS
@@ -21,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", action="append", metavar="NAME", help="only this one; may be given again")
     parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where inputs that broke something are put")
     options = parser.parse_args(arguments)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )  # what is left out is logged, thousands of times
     chosen = [target for target in TARGETS if not options.target or target.name in options.target]
     started = time.monotonic()
     reports: list[Report] = []

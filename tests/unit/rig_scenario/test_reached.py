@@ -50,6 +50,22 @@ def test_a_refused_pods_detail_is_the_schedulers_sentence() -> None:
     assert scenario.outcome(a_pod("pending", "Pending", REFUSED)).detail == "0/1 nodes"
 
 
+def test_a_running_pods_detail_is_what_its_vendor_wrote_on_it() -> None:
+    pod = a_pod(
+        "running",
+        "Running",
+        READY,
+        **{
+            "CAMBRICON_DSMLU_PROFILE": "0_1_1000",
+            "hami.io/cambricon-mlu-devices-allocated": "mlu-0,MLU,256000,1:;",
+            "hami.io/cambricon-mlu-devices-to-allocate": ";",
+            "hami.io/bind-phase": "success",
+        },
+    )
+    told = "CAMBRICON_DSMLU_PROFILE: 0_1_1000\nhami.io/cambricon-mlu-devices-allocated: mlu-0,MLU,256000,1:;"
+    assert scenario.outcome(pod).detail == told
+
+
 def test_manifests_are_taken_in_order_and_the_profile_is_none(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="has no manifests"):
         scenario.manifests(tmp_path)
