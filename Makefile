@@ -95,7 +95,7 @@ subscribers-test: $(STAMP) ## Run the Go and JavaScript subscribers and NATS' ow
 
 cluster-test: $(STAMP) build/cshim/libvgpu.so ## Run what needs a real Kubernetes (built once, by HAMI_TEST_KUBE_VERSION=1.34|1.36|1.37); says why where it cannot
 	@$(BIN)/python -m tests.cluster.harness
-	@$(BIN)/python -m pytest -q -m cluster tests --ignore tests/cluster
+	@$(BIN)/python -m pytest -q -m cluster tests/contract
 	@$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 upgrade-test: $(STAMP) build/cshim/libvgpu.so ## Run services of an older version beside this one's on one rig: OLD=<revision>

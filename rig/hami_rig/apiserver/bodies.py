@@ -80,8 +80,7 @@ def received(call: Call, body: Mapping[str, Any], warnings: list[str], *, with_d
         raise ApiError.bad_request(message)
     if mode == "Warn":
         warnings += [f'unknown field "{path}"' for path in unknown]
-    stored = served.inward(known) if served.inward else known
-    return defaulted(served.resource, stored) if with_defaults else stored
+    return defaulted(served.resource, known) if with_defaults else known
 
 
 def patched(call: Call, body: Mapping[str, Any], warnings: list[str]) -> Object:

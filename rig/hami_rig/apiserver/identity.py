@@ -1,4 +1,4 @@
-"""Who sends a request: decided from its bearer token alone, and from whom it says it acts for. Pure.
+"""Who sends a request: decided from its bearer token alone. Pure.
 
 There are no secrets here: the administrator's token aside, a token *is* the name of its user (``system:serviceaccount:hami:registry``), with the
 node it is bound to behind an ``@``, as service account tokens of pods are.

@@ -122,7 +122,7 @@ class Objects:
         attempt = _attempt(call, "CREATE", {"metadata": {}, **body}, None, "CreateOptions")
         attempt = await self._admission.mutated(attempt, warnings, lambda changed: bodies.normal(resource, changed))
         created = attempt.object or {}
-        check_created(resource, created, modern_event=target.served.inward is not None)
+        check_created(resource, created)
         await self._admission.validate(attempt, warnings)
         return self._store.create(resource, created, target.namespace, dry_run=call.dry_run)
 
@@ -179,16 +179,15 @@ class Objects:
             return self._applied(call, current, document, warnings)
         if current is None:
             raise ApiError.not_found(served.resource, call.target.name)
-        shown = served.outward(current.body) if served.outward else current.body
         if call.content_type == "application/json-patch+json":
-            body = json_patched(shown, document)
+            body = json_patched(current.body, document)
         elif not isinstance(document, Mapping):
             why = "json: cannot unmarshal array into Go value of type map[string]interface {}"
             raise ApiError.bad_request(f"error decoding patch: {why}")
         elif call.content_type == "application/merge-patch+json":
-            body = merged(shown, document)
+            body = merged(current.body, document)
         else:
-            body = strategically_merged(served.type, shown, document)
+            body = strategically_merged(served.type, current.body, document)
         return bodies.patched(call, body, warnings)
 
     def _applied(self, call: Call, current: Stored | None, document: Any, warnings: list[str]) -> Object:

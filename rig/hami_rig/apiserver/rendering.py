@@ -1,9 +1,8 @@
-"""How objects are shown to one client: as they are, as a table, or as their metadata alone. Pure."""
+"""How objects are shown to one client: as they are, or as a table. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +20,6 @@ class Form(Enum):
 
     OBJECT = "object"
     TABLE = "table"
-    METADATA = "metadata"
 
 
 def form_of(accept: str) -> Form | None:
@@ -36,8 +34,6 @@ def form_of(accept: str) -> Form | None:
                 return Form.OBJECT
             case "Table" if wanted.get("v") == "v1":
                 return Form.TABLE
-            case "PartialObjectMetadata" | "PartialObjectMetadataList":
-                return Form.METADATA
     return None
 
 
@@ -54,20 +50,17 @@ class Rendering(Struct, frozen=True, kw_only=True):
         """One object."""
         match self.form:
             case Form.OBJECT:
-                return stored.json if self.served.outward is None else msgspec.json.encode(self.served.outward(stored.body))
+                return stored.json
             case Form.TABLE:
                 return msgspec.json.encode(self._table([stored], stored.revision))
-            case Form.METADATA:
-                return msgspec.json.encode(_metadata_of(stored.body))
 
     def many(self, items: Sequence[Stored], revision: int) -> bytes:
         """A list, as of ``revision``."""
         if self.form is Form.TABLE:
             return msgspec.json.encode(self._table(items, revision))
-        partial = self.form is Form.METADATA
         head: Object = {
-            "kind": "PartialObjectMetadataList" if partial else f"{self.served.resource.kind}List",
-            "apiVersion": "meta.k8s.io/v1" if partial else self.served.group_version,
+            "kind": f"{self.served.resource.kind}List",
+            "apiVersion": self.served.group_version,
             "metadata": {"resourceVersion": str(revision)},
         }
         return msgspec.json.encode(head)[:-1] + b',"items":[' + b",".join(map(self.one, items)) + b"]}"
@@ -83,12 +76,9 @@ class Rendering(Struct, frozen=True, kw_only=True):
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         body: Object = {"kind": self.served.resource.kind, "apiVersion": self.served.group_version, "metadata": metadata}
         if self.form is Form.TABLE:
-            body = {**self._table([], revision), "rows": [{"cells": [], "object": {**_metadata_of(body)}}]}
+            row = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+            body = {**self._table([], revision), "rows": [{"cells": [], "object": row}]}
         return b'{"type":"BOOKMARK","object":' + msgspec.json.encode(body) + b"}\n"
 
     def _table(self, items: Sequence[Stored], revision: int) -> Object:
         return table(self.served.resource, (each.body for each in items), self.now(), revision=revision, include=self.include)
-
-
-def _metadata_of(body: Object) -> dict[str, Any]:
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}

@@ -3,15 +3,10 @@
 Discovery, OpenAPI and routing are all made from this one table.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from msgspec import Struct
 
-from hami_rig.apiserver.event_views import core_event, modern_event
-from hami_rig.apiserver.schema import Type, root_type, type_named
-from hami_runtime.kube.store_objects import Object
-from hami_runtime.kube.store_resources import DEPLOYMENTS, EVENTS, NAMESPACES, PODS, REPLICA_SETS, RESOURCES, Resource
+from hami_rig.apiserver.schema import Type, root_type
+from hami_runtime.kube.store_resources import DEPLOYMENTS, NAMESPACES, PODS, REPLICA_SETS, RESOURCES, Resource
 
 __all__ = ["REVIEWS", "SERVED", "Review", "Served", "served_groups"]
 
@@ -26,10 +21,6 @@ class Served(Struct, frozen=True, kw_only=True):
     group: str
     version: str
     type: Type
-    outward: Callable[[Mapping[str, Any]], Object] | None = None
-    """How a stored body is shown; None as it is."""
-    inward: Callable[[Mapping[str, Any]], Object] | None = None
-    """How a body that came in is stored; None as it is."""
 
     @property
     def group_version(self) -> str:
@@ -81,15 +72,6 @@ REVIEWS: dict[tuple[str, str], Review] = {
 SERVED: dict[tuple[str, str], Served] = {
     (resource.group, resource.plural): Served(resource=resource, group=resource.group, version=resource.version, type=root_type(resource))
     for resource in RESOURCES
-} | {
-    ("events.k8s.io", "events"): Served(
-        resource=EVENTS,
-        group="events.k8s.io",
-        version="v1",
-        type=type_named("EventsV1Event"),
-        outward=modern_event,
-        inward=core_event,
-    )
 }
 """By group and plural: there is one version of each."""
 

@@ -20,7 +20,7 @@ from hami_rig.apiserver.admission import Admission
 from hami_rig.apiserver.calls import Call, target_of, verb_of
 from hami_rig.apiserver.controller_loop import ControllerLoop
 from hami_rig.apiserver.faults import Fault, Faults, RequestCounts, RequestKey
-from hami_rig.apiserver.identity import ADMINISTRATOR, User, groups_of, user_of_token
+from hami_rig.apiserver.identity import User, user_of_token
 from hami_rig.apiserver.kubeconfig import kubeconfig
 from hami_rig.apiserver.objects import Objects, Outcome
 from hami_rig.apiserver.rendering import Form, Rendering, form_of
@@ -144,8 +144,6 @@ class ApiServer:
         user = user_of_token(token.strip() if scheme.lower() == "bearer" else "", self._settings.token)
         if user is None:
             raise ApiError(401, "Unauthorized", "Unauthorized")
-        if user == ADMINISTRATOR and (name := request.headers.get("Impersonate-User")):
-            return User(name=name, groups=tuple(request.headers.getall("Impersonate-Group", [])) or groups_of(name))
         return user
 
     async def _routed(self, request: web.Request, user: User) -> web.StreamResponse:

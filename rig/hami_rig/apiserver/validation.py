@@ -49,7 +49,6 @@ _MUST_BE_VALUE = (
 _NAMED_AS_LABELS = (NAMESPACES, SERVICES)
 _ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-_LONGEST_NOTE = 1024
 _STANDARD = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
 _MUTABLE_POD_FIELDS = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
@@ -58,8 +57,8 @@ _MUTABLE_POD_FIELDS = (
 )
 
 
-def check_created(resource: Resource, body: Mapping[str, Any], *, modern_event: bool = False) -> None:
-    """Refuse an object that may not be created; an event that comes through ``events.k8s.io`` must say more than one of the old API.
+def check_created(resource: Resource, body: Mapping[str, Any]) -> None:
+    """Refuse an object that may not be created.
 
     Raises:
         ApiError: 422 with every cause.
@@ -69,7 +68,7 @@ def check_created(resource: Resource, body: Mapping[str, Any], *, modern_event: 
     if resource == PODS:
         causes += _pod(body.get("spec") or {})
     if resource == EVENTS:
-        causes += _event(body, modern=modern_event)
+        causes += _event(body)
     _refuse(resource, metadata.get("name") or "", [*causes, *_of_kind(resource, body)])
 
 
@@ -140,22 +139,10 @@ def _references(metadata: Mapping[str, Any]) -> Iterator[Cause]:
             yield _invalid(f"metadata.finalizers[{index}]", finalizer, why)
 
 
-def _event(event: Mapping[str, Any], *, modern: bool) -> Iterator[Cause]:
+def _event(event: Mapping[str, Any]) -> Iterator[Cause]:
     about, own = (event.get("involvedObject") or {}).get("namespace") or "", event["metadata"].get("namespace")
     if own != about and not (not about and own in ("default", "kube-system")):
         yield _invalid("involvedObject.namespace", about, "does not match event.namespace")
-    if not modern:
-        return
-    if event.get("type") not in ("Normal", "Warning"):
-        yield _invalid("type", event.get("type") or "", f"has invalid value: {event.get('type') or ''}")
-    if not event.get("eventTime"):
-        yield _required("eventTime")
-        return
-    for member, shown in (("reportingComponent", "reportingController"), ("reportingInstance", ""), ("action", ""), ("reason", "")):
-        if not event.get(member):
-            yield _required(shown or member)
-    if len(event.get("message") or "") > _LONGEST_NOTE:
-        yield _invalid("message", "", f"can have at most {_LONGEST_NOTE} characters")
 
 
 def _qualified_name(field: str, key: str, *, lower: bool = False) -> Iterator[Cause]:
