@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
 from hami_protocol.selectors import LabelSelector
@@ -62,7 +61,7 @@ class EnvVar(_Object, frozen=True, kw_only=True):
 
     name: str
     value: str = ""
-    value_from: msgspec.Raw | None = None
+    value_from: dict[str, Any] | None = None
 
 
 class SecurityContext(_Object, frozen=True, kw_only=True):
