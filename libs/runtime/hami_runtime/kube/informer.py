@@ -50,8 +50,9 @@ class Informer(Generic[T]):
         fields: str = "",
         clock: Clock,
         telemetry: Telemetry = OFF,
+        keep_as: Callable[[T], T] | None = None,
     ) -> None:
-        """Follow the objects of ``kind`` in ``namespace`` (None: all) that match the selectors."""
+        """Follow the objects of ``kind`` in ``namespace`` (None: all) that match the selectors; ``keep_as`` gives the form in which one is kept."""
         self.objects: dict[Key, T] = {}
         self.synced = asyncio.Event()
         self._cluster = cluster
@@ -60,6 +61,7 @@ class Informer(Generic[T]):
         self._labels = labels
         self._fields = fields
         self._clock = clock
+        self._keep_as = keep_as
         self._handlers: list[Handler[T]] = []
         self._version: str | None = None
         self._connected = False
@@ -185,6 +187,8 @@ class Informer(Generic[T]):
                 del self.objects[identity.key]
                 self._tell(known, None)
                 known = None
+        if self._keep_as is not None:
+            item = self._keep_as(item)
         self.objects[identity.key] = item
         self._tell(known, item)
 
