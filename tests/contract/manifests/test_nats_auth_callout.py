@@ -31,8 +31,20 @@ SECRET = yaml.safe_load(callout_main.new_secret())["stringData"]
 class Callout:
     """The process ``hami-auth-callout``, which may be killed and started again."""
 
-    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
-        self._environ = environ
+    def __init__(self, folder: Path, bus: ProductionBus, kubeconfig: Path) -> None:
+        seed = folder / "seed"
+        seed.write_text(SECRET["seed"])
+        certificate, key = bus.issue("hami-auth-callout")
+        self._environ = {
+            "HAMI_NAMESPACE": "hami-system",
+            "HAMI_NATS_URL": bus.server.url,
+            "HAMI_NATS_CA": str(bus.authority.certificate),
+            "HAMI_NATS_CERTIFICATE": str(certificate),
+            "HAMI_NATS_KEY": str(key),
+            "HAMI_SIGNING_KEY_FILE": str(seed),
+            "HAMI_KUBECONFIG": str(kubeconfig),
+            "HAMI_LOG_LEVEL": "debug",
+        }
         self._log = folder / "callout.log"
         self._process: asyncio.subprocess.Process | None = None
 
@@ -53,8 +65,9 @@ class Callout:
 
     async def ended(self) -> int:
         """How it ended by itself."""
-        assert self._process is not None
-        return await self._process.wait()
+        process, self._process = self._process, None
+        assert process is not None
+        return await process.wait()
 
     async def stop(self, signum: signal.Signals = signal.SIGKILL) -> int:
         process, self._process = self._process, None
@@ -111,20 +124,9 @@ async def running(folder: Path, tmp_path: Path) -> AsyncIterator[World]:
         ApiServer(ApiServerSettings(token="of-the-administrator")) as api_server,
         production_bus(folder, "nats-accounts", "nats-auth-callout", given={"timeout: 4": "timeout: 1"}) as bus,
     ):
-        (tmp_path / "kubeconfig").write_text(api_server.kubeconfig)
-        (tmp_path / "seed").write_text(SECRET["seed"])
-        certificate, key = bus.issue("hami-auth-callout")
-        environ = {
-            "HAMI_NAMESPACE": "hami-system",
-            "HAMI_NATS_URL": bus.server.url,
-            "HAMI_NATS_CA": str(bus.authority.certificate),
-            "HAMI_NATS_CERTIFICATE": str(certificate),
-            "HAMI_NATS_KEY": str(key),
-            "HAMI_SIGNING_KEY_FILE": str(tmp_path / "seed"),
-            "HAMI_KUBECONFIG": str(tmp_path / "kubeconfig"),
-            "HAMI_LOG_LEVEL": "debug",
-        }
-        callout = Callout(tmp_path, environ)
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(api_server.kubeconfig)
+        callout = Callout(tmp_path, bus, kubeconfig)
         world = World(bus, callout, tmp_path)
         await callout.start()
         await world.logged("NATS is connected")
@@ -260,10 +262,11 @@ async def test_a_user_ends_and_the_agent_comes_back_with_the_token_that_it_has_b
         assert await one.session() is not session
 
 
-async def test_a_key_that_is_none_of_an_account_ends_the_process_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "seed").write_text(nkeys.SigningKey.new(nkeys.Kind.USER).seed)
-    callout = Callout(tmp_path, {"HAMI_SIGNING_KEY_FILE": str(tmp_path / "seed")})
-    await callout.start()
-    assert await callout.ended() == 1
-    assert "accepted: an account's, beginning with SA" in callout.log
-    assert (tmp_path / "seed").read_text() not in callout.log
+async def test_a_key_that_is_none_of_an_account_ends_the_process_and_says_so(world: World, tmp_path: Path) -> None:
+    seed = tmp_path / "other-seed"
+    seed.write_text(nkeys.SigningKey.new(nkeys.Kind.USER).seed)
+    await world.callout.stop()
+    await world.callout.start(HAMI_SIGNING_KEY_FILE=str(seed))
+    assert await world.callout.ended() == 1
+    assert "accepted: an account's, beginning with SA" in await world.logged("auth-callout ends")
+    assert seed.read_text() not in world.callout.log
