@@ -12,7 +12,7 @@ from hami_cli import ask
 from hami_cli.event_line import shares_text
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, plain, show, strong
-from hami_cli.places import SCHEDULER_URL, NamespaceOption, SchedulerOption, TokenOption, place
+from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
 from hami_protocol.devices import VendorAssignment
 
 
@@ -23,6 +23,8 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     url: SchedulerOption = "",
     token: TokenOption = "",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
 ) -> None:
     """Ask the scheduler why a pod is where it is, or what keeps it from being placed.
 
@@ -33,7 +35,7 @@ def explain(
     $ hami explain too-big -o yaml
     """
     path = f"/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
-    content = run("explain", ask.get(place("scheduler_url", url, SCHEDULER_URL), path, token))
+    content = run("explain", ask.get(ask.scheduler(url, token, kubeconfig, context), path))
     answer = msgspec.json.decode(content, type=dict[str, Any])
     show(answer, Format.JSON if as_json else output, lambda: text(answer))
 

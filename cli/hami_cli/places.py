@@ -12,7 +12,7 @@ import typer
 
 FILE_NAME = "rig.json"
 NATS_URL = "nats://127.0.0.1:4222"
-SCHEDULER_URL = "http://127.0.0.1:8080"
+SCHEDULER_URL = "service://hami-system/hami-scheduler:api"
 
 KubeconfigOption = Annotated[
     str,
@@ -26,10 +26,18 @@ NatsOption = Annotated[
 SchedulerOption = Annotated[
     str,
     typer.Option(
-        "--url", envvar="HAMI_SCHEDULER_URL", help="Where the scheduler answers /v1; default: that of the rig.", show_default=False
+        "--url",
+        envvar="HAMI_SCHEDULER_URL",
+        help="Where the scheduler answers /v1: a URL, or service://NAMESPACE/NAME:PORT through the API server; default: the rig's, or the latter.",
+        show_default=False,
     ),
 ]
-TokenOption = Annotated[str, typer.Option("--token", envvar="HAMI_TOKEN", help="Bearer token, where one is asked for.", show_default=False)]
+TokenOption = Annotated[
+    str,
+    typer.Option(
+        "--token", envvar="HAMI_TOKEN", help="Bearer token, where one is asked for; default: the kubeconfig's.", show_default=False
+    ),
+]
 DeviceConfigOption = Annotated[
     str,
     typer.Option("--device-config", envvar="HAMI_DEVICE_CONFIG", help="The cluster's device configuration; default: the usual names."),

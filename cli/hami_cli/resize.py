@@ -10,7 +10,7 @@ import typer
 from hami_cli import ask
 from hami_cli.exits import USAGE, run
 from hami_cli.output import Format, OutputOption, plain, show, strong
-from hami_cli.places import SCHEDULER_URL, NamespaceOption, SchedulerOption, TokenOption, place
+from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
 
 
 def resize(
@@ -28,6 +28,8 @@ def resize(
     output: OutputOption = Format.TABLE,
     url: SchedulerOption = "",
     token: TokenOption = "",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
 ) -> None:
     """Give a running pod's shares another size, on the cards that it has. Nothing restarts, and nothing goes below what is in use.
 
@@ -41,7 +43,7 @@ def resize(
         typer.echo("hami resize: nothing was asked for; accepted: --memory-mib, --cores, or both", err=True)
         raise SystemExit(USAGE)
     wish: dict[str, Any] = {"namespace": namespace, "pod": pod, "container": container, "memoryMib": memory_mib, "cores": cores}
-    content = run("resize", ask.post(place("scheduler_url", url, SCHEDULER_URL), "/v1/resize", token, msgspec.json.encode(wish)))
+    content = run("resize", ask.post(ask.scheduler(url, token, kubeconfig, context), "/v1/resize", msgspec.json.encode(wish)))
     answer = msgspec.json.decode(content, type=dict[str, Any])
     show(answer, output, lambda: text(answer))
 

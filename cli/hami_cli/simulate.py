@@ -13,7 +13,7 @@ from hami_cli import ask, live, manifests, profiles
 from hami_cli.event_line import shares_text
 from hami_cli.exits import FAILED, FOUND, run
 from hami_cli.output import Format, OutputOption, columns, show
-from hami_cli.places import SCHEDULER_URL, SchedulerOption, TokenOption, place
+from hami_cli.places import ContextOption, KubeconfigOption, SchedulerOption, TokenOption
 from hami_protocol.simulation import MOST_PODS, Simulation, SimulationQuestion
 
 
@@ -28,6 +28,8 @@ def simulate(
     output: OutputOption = Format.TABLE,
     url: SchedulerOption = "",
     token: TokenOption = "",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
 ) -> None:
     """Ask where these pods would go, each beside those before it, on the cluster as it is or with nodes added.
 
@@ -51,7 +53,7 @@ def simulate(
         raise SystemExit(FAILED) from exc
     live.progress("asking the scheduler")
     body = msgspec.json.encode(question)
-    content = run("simulate", ask.post(place("scheduler_url", url, SCHEDULER_URL), "/v1/simulate", token, body))
+    content = run("simulate", ask.post(ask.scheduler(url, token, kubeconfig, context), "/v1/simulate", body))
     answer = msgspec.json.decode(content, type=Simulation)
     show(answer, output, lambda: text(answer))
     if answer.placed_count < len(answer.pods):

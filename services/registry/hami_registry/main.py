@@ -11,7 +11,7 @@ from hami_devices.catalog import Catalog
 from hami_registry.api import application
 from hami_registry.service import Registry
 from hami_registry.settings import Settings
-from hami_runtime import lifecycle, logs
+from hami_runtime import lifecycle, logs, self_signed
 from hami_runtime.bus import jetstream
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import HealthServer, serve_app
@@ -54,11 +54,12 @@ async def run(settings: Settings) -> None:
             telemetry=telemetry,
         )
         authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
+        tls = self_signed.context("hami-registry") if settings.api_tls else None
         page = registry.page() if settings.web else None
         app = application(registry.inventory, authorize, page)
         loops = [registry.run, *([page.run] if page else [])]
         health = HealthServer(lambda: registry.lacking, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
-        async with health, serve_app(app, settings.api_host, settings.api_port) as api_port:
+        async with health, serve_app(app, settings.api_host, settings.api_port, ssl=tls) as api_port:
             lifecycle.announce(settings.ready_file, {"health": health.port, "api": api_port})
             log.info("listening", api=api_port, health=health.port, identity=settings.replica)
             await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds)

@@ -17,6 +17,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     api_host: Annotated[str, Meta(description="address of /v1/inventory and of the web page")] = "127.0.0.1"
     api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
     api_open: Annotated[bool, Meta(description="answer /v1 without a token; only on a loopback address")] = False
+    api_tls: Annotated[
+        bool, Meta(description="serve /v1 over TLS, with a certificate of its own making; for the API server's service proxy")
+    ] = False
     web: Annotated[bool, Meta(description="serve the web page too, beside /v1/inventory")] = True
     device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
         ""

@@ -14,7 +14,7 @@ import structlog
 from hami_devices import config
 from hami_devices.catalog import Catalog
 from hami_devices.config import ConfigError, DeviceConfig
-from hami_runtime import lifecycle, logs
+from hami_runtime import lifecycle, logs, self_signed
 from hami_runtime import settings as process_settings
 from hami_runtime.bus import jetstream
 from hami_runtime.clock import SystemClock
@@ -86,6 +86,7 @@ async def run(settings: Settings) -> None:
             else None,
         )
         forwarder = await stack.enter_async_context(forwarding(client_tls, server_name=settings.extender_server_name))
+        api_tls = self_signed.context("hami-scheduler") if settings.api_tls else None
         authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
         extender_app = extender.application(scheduler, forwarder)
         ports = {
@@ -93,7 +94,7 @@ async def run(settings: Settings) -> None:
                 serve_app(extender_app, settings.extender_host, settings.extender_port, ssl=server_tls)
             ),
             "api": await stack.enter_async_context(
-                serve_app(questions.application(scheduler, bus, authorize), settings.api_host, settings.api_port)
+                serve_app(questions.application(scheduler, bus, authorize), settings.api_host, settings.api_port, ssl=api_tls)
             ),
         }
         if settings.volcano_host:

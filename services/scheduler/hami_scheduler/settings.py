@@ -36,6 +36,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     api_host: Annotated[str, Meta(description="address of /v1")] = "127.0.0.1"
     api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
     api_open: Annotated[bool, Meta(description="answer /v1 without a token; only on a loopback address")] = False
+    api_tls: Annotated[
+        bool, Meta(description="serve /v1 over TLS, with a certificate of its own making; for the API server's service proxy")
+    ] = False
     leader_elect: Annotated[bool, Meta(description="share the work with replicas: one decides, the others forward to it")] = True
     lease_name: Annotated[str, Meta(description="name of the Lease for that", min_length=1)] = "hami-scheduler-extender"
     placement: Annotated[PlacementMode, Meta(description="answer filter with the best node, or rank all that fit")] = PlacementMode.PINNED

@@ -60,6 +60,8 @@ def test_a_service_accepts_its_environment(overlay_name: str, workload: str, nam
         assert read.health_host == "0.0.0.0"
         assert ports.pop("metrics") == read.health_port
         assert ports.pop("webhook", 0) == getattr(read, "webhook_port", 0)
+        if "api" in ports:  # beyond the pod: over TLS, and for who shows a token
+            assert (ports.pop("api"), read.api_tls, read.api_open) == (read.api_port, True, False)  # type: ignore[attr-defined]
         if "extender" in ports:
             assert isinstance(read, SchedulerSettings)
             assert ports.pop("extender") == read.extender_port

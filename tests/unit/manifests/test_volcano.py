@@ -34,7 +34,7 @@ def test_the_service_leads_to_the_listener_and_only_volcano_may_use_it(tmp_path:
     assert container["name"] == "extender"
     assert environment["HAMI_VOLCANO_PORT"] == str(ports["volcano"])
     assert environment.get("HAMI_EXTENDER_HOST") in (None, "127.0.0.1")
-    (service,) = [each for each in objects if each["kind"] == "Service"]
+    (service,) = [each for each in objects if each["kind"] == "Service" and each["spec"]["ports"][0]["name"] != "api"]
     assert service["spec"]["ports"][0]["targetPort"] == "volcano"
     (policy,) = [each for each in objects if each["kind"] == "NetworkPolicy" and each["metadata"]["name"] == "hami-volcano"]
     assert policy["spec"]["ingress"][0]["ports"] == [{"port": "volcano", "protocol": "TCP"}]
