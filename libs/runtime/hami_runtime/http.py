@@ -5,6 +5,7 @@ Alive means that the process answers. Ready means that it can do its job now; wh
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,8 +33,15 @@ def health_routes(ready: Readiness, telemetry: Telemetry = OFF) -> list[web.Rout
         lacking = ready()
         return web.Response(text="ok\n") if lacking is None else web.Response(status=503, text=f"not ready: {lacking}\n")
 
-    async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=telemetry.prometheus_text(), headers={"Content-Type": measuring.CONTENT_TYPE})
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": measuring.CONTENT_TYPE})
+        await response.prepare(request)
+        for piece in telemetry.prometheus_pieces():
+            if piece:
+                await response.write(piece)
+            await asyncio.sleep(0)  # a page may be long, and what this process is there for does not wait for it
+        await response.write_eof()
+        return response
 
     return [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)]
 

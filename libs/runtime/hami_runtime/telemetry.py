@@ -43,7 +43,7 @@ class Telemetry:
     Attributes:
         tracer: makes spans.
         meter: makes instruments. Their names begin with ``hami_``.
-        registry: what ``prometheus_text`` shows; a collector of one's own may be registered here, for series too many for instruments.
+        registry: what ``prometheus_text`` shows; a collector of one's own may be registered here, for series that are read when somebody looks.
     """
 
     def __init__(self, service: str, otlp_endpoint: str | None = None) -> None:
@@ -51,6 +51,7 @@ class Telemetry:
         resource = Resource.create({"service.name": f"hami-{service}", "service.namespace": "hami"})
         self.registry = CollectorRegistry()
         self._observers: dict[str, list[Observe]] = {}
+        self._pieces: list[Callable[[], Iterator[str]]] = []
         readers: list[MetricReader] = [PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=self.registry)]
         self._tracing = TracerProvider(resource=resource, shutdown_on_exit=False)
         if otlp_endpoint:
@@ -96,9 +97,20 @@ class Telemetry:
         with self.tracer.start_as_current_span(name, context=context, attributes=dict(attributes)) as span:
             yield span
 
+    def add_pieces(self, pieces: Callable[[], Iterator[str]]) -> None:
+        """Show series of which there are too many to be written at once: ``pieces`` gives them as text, a moment's work each."""
+        self._pieces.append(pieces)
+
+    def prometheus_pieces(self) -> Iterator[bytes]:
+        """All metrics in Prometheus' text format, in pieces between which others may have their turn."""
+        yield generate_latest(self.registry)
+        for pieces in self._pieces:
+            for piece in pieces():
+                yield piece.encode()
+
     def prometheus_text(self) -> bytes:
-        """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """All metrics in Prometheus' text format, at once."""
+        return b"".join(self.prometheus_pieces())
 
     def close(self) -> None:
         """Send what has not been sent and stop."""
@@ -123,6 +135,7 @@ class _Off(Telemetry):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._pieces = []
         self.tracer = NoOpTracer()
         self.meter = NoOpMeter(_SCOPE)
 

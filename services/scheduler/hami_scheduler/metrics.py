@@ -1,12 +1,11 @@
-"""What the scheduler measures: its own latencies and counts, and the reference's gauges of cards and shares under both of their names.
+"""What the scheduler measures: its own latencies and counts, and the reference's gauges of quotas and MIG instances under both of their names.
 
-The gauges are read from the ledger when somebody scrapes. ``zone`` is ``vGPU`` on all of them, ``_ratio`` of cores is 0 to 100, of memory 0 to 1,
-as the shipped dashboards expect. One duplicate would fail a whole scrape, so every series is keyed by node and device.
+The gauges are read from the ledger when somebody scrapes; those of cards and shares, of which there are many, are in ``series``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily
@@ -17,13 +16,11 @@ from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Pod
 from hami_protocol.mig import MigAllocation
 from hami_runtime.telemetry import Telemetry
+from hami_scheduler.series import ZONE
 
 if TYPE_CHECKING:
     from hami_scheduler.picture import Picture
     from hami_scheduler.placement.ledger import Entry
-
-MIB = 1 << 20
-ZONE = "vGPU"
 
 
 class Metrics:
@@ -43,89 +40,6 @@ class Metrics:
         self.unreadable_records = telemetry.counter("hami_scheduler_unreadable_records", "records that fenced a node")
         self.unreadable_messages = telemetry.counter("hami_scheduler_unreadable_messages", "messages of the bus that could not be read")
         self.forwarded = telemetry.counter("hami_scheduler_forwarded", "requests that a follower handed to the leader")
-
-
-class CardCollector(Collector):
-    """Cards and shares as Prometheus series."""
-
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """All families, with what the ledger holds now."""
-        yield from self._cards()
-        yield from self._shares()
-
-    def _cards(self) -> Iterator[GaugeMetricFamily]:
-        card = ("node", "device_uuid", "device_index", "device_type")
-        old_card = ("nodeid", "deviceuuid", "deviceidx", "devicetype")
-        families = {
-            "memory_limit": _pair("hami_gpu_memory_limit_bytes", card, "GPUDeviceMemoryLimit", old_card, "memory of a card"),
-            "core_limit": _pair("hami_gpu_core_limit_ratio", card, "GPUDeviceCoreLimit", old_card, "compute of a card in percent"),
-            "memory": _pair(
-                "hami_gpu_memory_allocated_bytes",
-                ("node", "device_uuid", "device_index", "device_cores", "device_type"),
-                "GPUDeviceMemoryAllocated",
-                ("nodeid", "deviceuuid", "deviceidx", "devicecores", "devicetype"),
-                "memory of a card that pods hold",
-            ),
-            "shares": _pair("hami_gpu_shared_count", card, "GPUDeviceSharedNum", old_card, "how many shares of a card are held"),
-            "cores": _pair(
-                "hami_gpu_core_allocated_ratio", card, "GPUDeviceCoreAllocated", old_card, "compute of a card that pods hold, in percent"
-            ),
-            "overview": _pair(
-                "hami_node_gpu_overview",
-                ("node", "device_uuid", "device_index", "device_cores", "device_memory_limit", "device_type"),
-                "nodeGPUOverview",
-                ("nodeid", "deviceuuid", "deviceidx", "devicecores", "devicememorylimit", "devicetype"),
-                "memory of a card that pods hold",
-            ),
-            "memory_ratio": _pair(
-                "hami_node_gpu_memory_allocated_ratio",
-                card,
-                "nodeGPUMemoryPercentage",
-                ("nodeid", "deviceuuid", "deviceidx"),
-                "part of a card's memory that pods hold, 0 to 1",
-            ),
-        }
-        state = self._picture.state
-        for name in state.nodes():
-            for held in state.devices(name):
-                device = held.device
-                key = [name, device.uuid, str(device.index), device.type]
-                cores_key = [name, device.uuid, str(device.index), str(device.cores), device.type]
-                limit_key = [*cores_key[:4], str(device.memory_mib), device.type]
-                used_bytes = held.used_memory_mib * MIB
-                _add(families["memory_limit"], key, device.memory_mib * MIB)
-                _add(families["core_limit"], key, device.cores)
-                _add(families["memory"], cores_key, used_bytes)
-                _add(families["shares"], key, held.used_shares)
-                _add(families["cores"], key, held.used_cores)
-                _add(families["overview"], limit_key, used_bytes)
-                if device.memory_mib > 0:
-                    new, old = families["memory_ratio"]
-                    ratio = held.used_memory_mib / device.memory_mib
-                    new.add_metric([ZONE, *key], ratio)
-                    old.add_metric([ZONE, *key[:3]], ratio)
-        for pair in families.values():
-            yield from pair
-
-    def _shares(self) -> Iterator[GaugeMetricFamily]:
-        labels = ("namespace", "node", "pod", "container_index", "device_uuid")
-        old_labels = ("podnamespace", "nodename", "podname", "containeridx", "deviceuuid")
-        memory = _pair(
-            "hami_vgpu_memory_allocated_bytes", labels, "vGPUMemoryAllocated", old_labels, "memory that a container holds of a card"
-        )
-        cores = _pair("hami_vgpu_core_allocated_ratio", labels, "vGPUCoreAllocated", old_labels, "compute that a container holds of a card")
-        for entry in self._picture.state.entries():
-            for given in entry.assignments:
-                for index, container in enumerate(given.containers):
-                    for share in container.shares:
-                        key = [entry.pod.namespace, entry.node, entry.pod.name, str(index), share.uuid]
-                        _add(memory, key, share.memory_mib * MIB)
-                        _add(cores, key, share.cores)
-        yield from memory
-        yield from cores
 
 
 class QuotaCollector(Collector):

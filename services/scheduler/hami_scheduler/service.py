@@ -31,7 +31,7 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.lifecycle import Loop, run_until, serve, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
-from hami_scheduler import dryrun, volcano, wire
+from hami_scheduler import dryrun, series, volcano, wire
 from hami_scheduler.adopting import Adopting
 from hami_scheduler.binder import Binder
 from hami_scheduler.explaining import Explanation, explain
@@ -40,7 +40,7 @@ from hami_scheduler.gangs import Gangs, group_of
 from hami_scheduler.gathering import Gathering
 from hami_scheduler.holding import holdings
 from hami_scheduler.locks import Locks
-from hami_scheduler.metrics import CardCollector, Metrics, MigCollector, QuotaCollector
+from hami_scheduler.metrics import Metrics, MigCollector, QuotaCollector
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Entry, Phase, Placement, Refusal
 from hami_scheduler.placing import Placing
@@ -124,8 +124,9 @@ class Scheduler:
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
         if telemetry.measures:
-            for each in (CardCollector(self.picture), QuotaCollector(self.picture), MigCollector(self.picture, self.pods.get)):
-                telemetry.registry.register(each)
+            telemetry.registry.register(QuotaCollector(self.picture))
+            telemetry.registry.register(MigCollector(self.picture, self.pods.get))
+            telemetry.add_pieces(lambda: series.pieces(self.picture.state))
         self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
         self.quotas.subscribe(self.picture.quota_changed)
         self.locks = Locks(

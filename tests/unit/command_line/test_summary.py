@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import generate_latest
-from prometheus_client.registry import CollectorRegistry
 
 from hami_cli.summary import text
 from hami_cli.summary_facts import CardSum, Pattern, SummaryError, of_metrics, of_snapshot, pattern
+from hami_scheduler import series
 from hami_scheduler.inventory import Inventory
-from hami_scheduler.metrics import CardCollector
 from hami_scheduler.placement import ClusterState
 from hami_scheduler.pods import PodLedger
 from tests.unit.command_line.clusters import CATALOG, a_gpu_node, a_held, a_holder, seen
@@ -24,22 +22,19 @@ PODS = [
 ]
 
 
-class Picture:
+def state() -> ClusterState:
     """What the scheduler's metrics are read from."""
-
-    def __init__(self) -> None:
-        self.state = ClusterState(CATALOG)
-        inventory, ledger = Inventory(self.state, CATALOG), PodLedger(self.state, CATALOG)
-        for node in NODES:
-            inventory.node_changed(node.metadata.name, node)
-        for pod in PODS:
-            ledger.changed(None, pod)
+    made = ClusterState(CATALOG)
+    inventory, ledger = Inventory(made, CATALOG), PodLedger(made, CATALOG)
+    for node in NODES:
+        inventory.node_changed(node.metadata.name, node)
+    for pod in PODS:
+        ledger.changed(None, pod)
+    return made
 
 
 def page(*, old_names: bool) -> str:
-    registry = CollectorRegistry()
-    registry.register(CardCollector(Picture()))  # type: ignore[arg-type]
-    lines = generate_latest(registry).decode().splitlines()
+    lines = "".join(series.pieces(state())).splitlines()
     return (
         "\n".join(line for line in lines if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith("hami_") is not old_names)
         + "\n"
