@@ -2,7 +2,8 @@
 
 Run it with ``make -C cshim bench`` (which builds what it needs). Each figure is the median of several runs, in nanoseconds of
 processor time, so that a busy machine does not change it; eight processes are measured by the clock on the wall too, where on two cores
-each waits for the others three quarters of the time.
+each waits for the others three quarters of the time. They go before what else runs where that is allowed (root); where it is not, only a
+machine that does nothing else has a wall's figure.
 ``own`` is the shim's part, the figure with it less the figure without; ``budget`` is what the project allows itself for it.
 """
 

@@ -1,7 +1,7 @@
 /* limiter.c: what kernels cost, and waiting for one's share.
  *
  * Costs are learned: a pair of events around the first launches of each kernel, around every launch of a long one, and
- * around one in 32 of a short one. The second launch of a kernel waits until the first has been measured, or 200 ms, so
+ * around one in 64 of a short one. The second launch of a kernel waits until the first has been measured, or 200 ms, so
  * that no queue of unknown length builds up. Short kernels are paid for a millisecond at a time, so most launches only
  * subtract from the process's own credit: no clock, no shared word.
  *
@@ -16,7 +16,7 @@
 
 enum {
 	MEASURED_FIRST = 4,               /* launches of a new kernel that are all measured */
-	MEASURED_EVERY = 32,              /* one in so many short ones afterwards */
+	MEASURED_EVERY = 64,              /* one in so many short ones afterwards */
 	WAIT_SLICE_NS = 10 * 1000 * 1000, /* how late a changed limit or a block may be noticed */
 	LINE_SLICE_NS = 200 * 1000,
 	LINE_PATIENCE = 50, /* slices for which somebody ahead in the line may not move: he may be dead */
@@ -233,14 +233,18 @@ static void wait_and_pay(struct shim *shim, int row, uint64_t device_ns)
 	atomic_fetch_add_explicit(&use->busy_ns, device_ns, memory_order_relaxed);
 }
 
+/* Threads may lose a launch or a millisecond to each other here, a few times in a million: that is less than what a
+ * kernel's cost is uncertain by, and a locked subtraction would be a third of what a launch costs. */
 static void pay(struct shim *shim, int row, uint64_t cost_ns)
 {
 	const int64_t price = (int64_t)cost_ns;
+	const int64_t credit = atomic_load_explicit(&shim->credit_ns[row], memory_order_relaxed);
 	uint64_t take;
 
-	if (atomic_fetch_sub_explicit(&shim->credit_ns[row], price, memory_order_relaxed) >= price)
+	if (credit >= price) {
+		atomic_store_explicit(&shim->credit_ns[row], credit - price, memory_order_relaxed);
 		return;
-	atomic_fetch_add_explicit(&shim->credit_ns[row], price, memory_order_relaxed);
+	}
 	samples_collect(shim);
 	take = cost_ns > PACE_CHUNK_NS ? cost_ns : PACE_CHUNK_NS;
 	wait_and_pay(shim, row, take);

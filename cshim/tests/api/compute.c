@@ -131,6 +131,7 @@ static void kernels_of_all_lengths_together(void)
 
 static void every_way_to_launch_counts(void)
 {
+	/* A launch in clusters is one of these, with an attribute that changes nothing here. */
 	CUlaunchConfig config = {
 		.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1};
 	CUDA_KERNEL_NODE_PARAMS_v1 node_params = {0};

@@ -247,7 +247,7 @@ static void no_descriptor_and_no_signal_handler_is_left(void)
 			CHECK(after.sa_handler == before[number].sa_handler);
 }
 
-enum { RACE_ROUNDS = 200 };
+enum { RACE_ROUNDS = 1000 };
 
 static void of_two_processes_that_race_for_the_last_bytes_one_wins(void)
 {
