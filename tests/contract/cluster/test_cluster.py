@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import random
 import secrets
 from abc import ABC, abstractmethod
@@ -28,6 +29,7 @@ from hami_runtime.kube.cluster import (
     Cluster,
     Conflict,
     Invalid,
+    Kind,
     NotFound,
     WatchExpired,
 )
@@ -42,6 +44,7 @@ from tests.cluster.harness.control_plane import ControlPlane
 from .conftest import a_namespace
 
 CLOCK = SystemClock()
+SERVICE_ACCOUNTS: Kind[dict[str, Any]] = Kind(api_version="v1", kind="ServiceAccount", plural="serviceaccounts", namespaced=True, type=dict)
 
 
 def a_pod(name: str, **metadata: Any) -> Body:
@@ -425,6 +428,8 @@ class TestRealCluster(ClusterContract):
     @pytest_asyncio.fixture(loop_scope="session")
     async def namespace(self, cluster: Cluster) -> AsyncIterator[str]:
         async with a_namespace(cluster) as name:
+            with contextlib.suppress(AlreadyExists):  # pods need it; a controller makes it too, when it comes to it
+                await cluster.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default"}}, namespace=name)
             yield name
 
     async def close_streams(self, cluster: Cluster) -> None:
