@@ -28,6 +28,8 @@ from tests.cluster.harness.users import ADMIN, Users
 
 READY_SECONDS = 60.0
 GRACE_SECONDS = 10.0
+PLANE_GRACE_SECONDS = 1.0
+"""For the control plane's own programs: kube-apiserver waits long for its watchers, and what it has stored is stored."""
 LOOK_AGAIN_SECONDS = 0.1
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
@@ -96,7 +98,7 @@ class ControlPlane:
         """Stop everything and remove the folder."""
         for name in (CONTROLLERS, API_SERVER, ETCD):
             if name in self.processes:
-                await self.processes[name].stop(grace_seconds=GRACE_SECONDS)
+                await self.processes[name].stop(grace_seconds=PLANE_GRACE_SECONDS)
         if keep := os.environ.get("HAMI_TEST_KEEP_LOGS"):
             shutil.copytree(self.folder / "logs", keep, dirs_exist_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -152,7 +154,7 @@ class ControlPlane:
 
     async def restart_api_server(self) -> None:
         """Stop kube-apiserver and start it again: watches end, and versions from before are no longer kept."""
-        await self.processes[API_SERVER].stop(grace_seconds=GRACE_SECONDS)
+        await self.processes[API_SERVER].stop(grace_seconds=PLANE_GRACE_SECONDS)
         await self.processes[API_SERVER].start()
         await self.answers(API_SERVER, "/readyz")
 
