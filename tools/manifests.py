@@ -43,6 +43,7 @@ def generated() -> dict[str, str]:
         nats_configuration,
         prometheus_rules,
         scheduler_configuration,
+        vendor_plugins,
         webhook_configurations,
     )
 
@@ -58,13 +59,16 @@ def generated() -> dict[str, str]:
         "components/prometheus-operator/rules.yaml": prometheus_rules.text,
     }
     dashboards = {f"components/grafana-dashboards/{name}.json": text for name, text in grafana_dashboards.dashboards().items()}
-    return {path: make() for path, make in makers.items()} | dashboards
+    plugins = {f"components/{path}": text for path, text in vendor_plugins.files(catalog).items()}
+    return {path: make() for path, make in makers.items()} | dashboards | plugins
 
 
 def main() -> None:
     """Write them."""
     for path, text in generated().items():
-        (ROOT / "deploy" / "kustomize" / path).write_text(text)
+        whole = ROOT / "deploy" / "kustomize" / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        whole.write_text(text)
 
 
 if __name__ == "__main__":

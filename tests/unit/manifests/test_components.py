@@ -1,0 +1,118 @@
+"""Components that no overlay takes by itself: each builds upon an overlay, is what Kubernetes takes, and fits what it is put upon."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import yaml
+
+from hami_devices.catalog import Catalog
+from hami_runtime import settings
+from hami_webhook.settings import Settings as WebhookSettings
+from tests.unit.manifests.conftest import KUSTOMIZE, Manifests
+from tests.unit.manifests.test_references import allowed
+from tools import vendor_plugins
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import kubernetes_validate
+
+FAMILIES = sorted(vendor_plugins.families(Catalog()))
+OF_OVERLAYS = {
+    name.rpartition("/")[2]
+    for path in (KUSTOMIZE / "overlays").glob("*/kustomization.yaml")
+    for name in yaml.safe_load(path.read_text()).get("components", ())
+}
+TESTED_ELSEWHERE = {"volcano"}
+
+
+@cache
+def with_all() -> Manifests:
+    """`minimal` with every component that no overlay has, and the policies."""
+    with TemporaryDirectory() as folder:
+        components = ["admission-policies", "webhook-certificate", "vendor-plugins", *(f"vendor-plugins/{name}" for name in FAMILIES)]
+        kustomization = {
+            "resources": [os.path.relpath(KUSTOMIZE / "overlays" / "minimal", Path(folder).resolve())],
+            "components": [os.path.relpath(KUSTOMIZE / "components" / name, Path(folder).resolve()) for name in components],
+            "images": [{"name": f"hami-{name}-plugin", "newTag": "1"} for name in FAMILIES],
+        }
+        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        kubectl = Path(sys.executable).with_name("kubectl")
+        done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return Manifests(list(yaml.safe_load_all(done.stdout)))
+
+
+def test_every_component_is_built_somewhere() -> None:
+    here = {"admission-policies", "webhook-certificate", "vendor-plugins"}
+    assert {path.name for path in (KUSTOMIZE / "components").iterdir()} == OF_OVERLAYS | here | TESTED_ELSEWHERE
+
+
+def test_every_object_is_what_kubernetes_takes() -> None:
+    for each in with_all().objects:
+        if "cert-manager.io" not in each["apiVersion"]:
+            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_webhook_shows_the_certificate_that_is_mounted_and_loses_the_rights_that_it_no_longer_needs() -> None:
+    built = with_all()
+    (container,) = built.pods["hami-webhook"]["spec"]["containers"]
+    environ = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    read = settings.load(WebhookSettings, environ)
+    mount = next(each for each in container["volumeMounts"] if each["name"] == "serving")
+    assert read.certificate_file.startswith(mount["mountPath"])
+    assert read.certificate_key_file.startswith(mount["mountPath"])
+    certificate = built.one("Certificate", "hami-webhook")["spec"]
+    assert "hami-webhook.hami-system.svc" in certificate["dnsNames"]
+    volume = next(each for each in built.pods["hami-webhook"]["spec"]["volumes"] if each["name"] == "serving")
+    assert volume["secret"]["secretName"] == certificate["secretName"]
+    for each in built.of("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        assert each["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": "hami-system/hami-webhook"}
+    assert not [each for each in built.of("Role", "RoleBinding") if each["metadata"]["name"] == "hami-webhook"]
+    (role,) = [each for each in built.of("ClusterRole") if each["metadata"]["name"] == "hami-webhook"]
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+
+
+def test_webhook_and_policies_let_each_plugin_write_its_vendors_records_and_no_other() -> None:
+    built, catalog = with_all(), Catalog()
+    (container,) = built.pods["hami-webhook"]["spec"]["containers"]
+    environ = {each["name"]: each["value"] for each in container["env"] if each["name"] == "HAMI_VENDOR_WRITERS"}
+    writers = settings.load(WebhookSettings, environ).policy(catalog).vendor_writers
+    families = vendor_plugins.families(catalog)
+    assert set(writers) == {vendor_plugins.account(family) for family in families}
+    for policy in built.of("ValidatingAdmissionPolicy"):
+        if policy["metadata"]["name"] == "hami-service-writes":
+            continue
+        expression = policy["spec"]["variables"][0]
+        assert expression["name"] == "writers"
+        for family, (_, names) in families.items():
+            for name in names:
+                assert f"'{name}': ['{vendor_plugins.account(family)}']" in expression["expression"]
+        assert "'NVIDIA'" not in expression["expression"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_vendors_plugin_runs_on_its_own_nodes_with_its_own_account(family: str) -> None:
+    built, name = with_all(), f"hami-{family}-plugin"
+    pod = built.pods[name]["spec"]
+    assert pod["nodeSelector"] == {family: "on"}
+    assert vendor_plugins.account(family).endswith(f":{pod['serviceAccountName']}")
+    (container,) = pod["containers"]
+    assert container["image"] == f"{name}:1"
+    assert set(container["resources"]) == {"requests", "limits"}
+    assert {volume["hostPath"]["path"] for volume in pod["volumes"]} == {
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources",
+        "/dev",
+        "/sys",
+    }
+    assert allowed(built, name, "hami-nats") == set()
+    (role,) = [each for each in built.of("ClusterRole") if each["metadata"]["name"] == name]
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {"nodes", "pods"}
