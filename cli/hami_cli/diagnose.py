@@ -73,6 +73,7 @@ def text(found: Diagnosis) -> str:
 async def _gather(where: live.Where, namespace: str, name: str) -> Evidence:
     catalog = where.catalog()
     async with where.cluster() as cluster:
+        live.progress("reading the pod and its events")
         try:
             pod: Pod | None = await cluster.get(PODS, name, namespace=namespace)
         except NotFound:
@@ -85,6 +86,8 @@ async def _gather(where: live.Where, namespace: str, name: str) -> Evidence:
         except RequestError as exc:
             request_error = str(exc)
     waits = pod is not None and not pod.spec.node_name and holds_devices
+    if waits:
+        live.progress("asking the bus for the scheduler's verdict")
     return Evidence(
         namespace=namespace,
         name=name,

@@ -53,11 +53,13 @@ def _seconds(time: str, first: datetime) -> str:
 
 async def _gather(where: live.Where, namespace: str, name: str) -> Timeline:
     async with where.cluster() as cluster:
+        live.progress("reading the pod and its events")
         try:
             pod = await cluster.get(PODS, name, namespace=namespace)
         except NotFound:
             pod = None
         happened = (await cluster.list(EVENTS, namespace=namespace)).items
+    live.progress("reading the log of allocations")
     async with where.bus() as bus, aclosing(live.log(bus, subjects.pod_allocations(namespace, name))) as deliveries:
         messages = [delivery.message async for delivery in deliveries]
     found = timeline(namespace, name, pod, happened, messages)

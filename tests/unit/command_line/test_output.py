@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hami_cli import exits
+from hami_cli import exits, live
 from hami_cli.event_line import event_line
 from hami_cli.main import app
 from hami_cli.output import coloured, columns, strong
@@ -150,6 +150,15 @@ def test_there_are_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_what_takes_time_is_said_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    live.progress("reading nodes and pods")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    live.progress("reading nodes and pods")
+    said = capsys.readouterr()
+    assert (said.out, "reading nodes and pods ..." in said.err) == ("", True)
 
 
 def test_an_age_that_makes_no_sense_is_refused_with_what_is_accepted() -> None:
