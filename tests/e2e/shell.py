@@ -29,11 +29,11 @@ class Said(Struct, frozen=True, kw_only=True):
 
 
 class Shell:
-    """A user's shell, with ``KUBECONFIG`` alone to go by."""
+    """A user's shell, with ``KUBECONFIG`` to go by, and what else is given."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, **environ: str) -> None:
         self._environ: dict[str, str | None] = {key: None for key in os.environ if key.startswith(("HAMI_", "NATS_"))}
-        self._environ["KUBECONFIG"] = str(kubeconfig)
+        self._environ |= {"KUBECONFIG": str(kubeconfig), **environ}
 
     async def hami(self, *arguments: str, given: str = "") -> Said:
         """Run ``hami`` in this process, in a thread and with an event loop of its own: a new interpreter would take longer than most commands."""
