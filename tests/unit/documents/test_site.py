@@ -46,3 +46,10 @@ def test_a_style_sheet_that_loads_from_elsewhere_is_named(tmp_path: Path) -> Non
 
 def test_a_folder_without_pages_is_a_fault(tmp_path: Path) -> None:
     assert found(tmp_path) == [f"{tmp_path}: no page in it"]
+
+
+def test_every_page_has_its_place_in_the_navigation() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    navigation = (docs.parent / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = [str(path.relative_to(docs)) for path in docs.rglob("*.md") if path.parent.name != "decisions" or path.name == "README.md"]
+    assert [page for page in pages if page not in navigation] == [], "name it in mkdocs.yml"
