@@ -20,6 +20,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KUSTOMIZE = building.ROOT / "deploy" / "kustomize"
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
+APPLY_SECONDS = 120.0
+"""A hundred objects and more, on a machine that has other things to do."""
 OF_OTHERS = {
     "cert-manager.io": {"Certificate": "certificates", "Issuer": "issuers"},
     "monitoring.coreos.com": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
@@ -60,11 +62,11 @@ async def plane() -> AsyncIterator[ControlPlane]:
 async def test_an_overlay_is_accepted_and_applied_again_changes_nothing(plane: ControlPlane, overlay: str) -> None:
     folder = str(KUSTOMIZE / "overlays" / overlay)
     await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")  # whether it has a volume cannot be changed
-    said = await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
+    said = await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder, timeout_seconds=APPLY_SECONDS)
     assert "Warning" not in said
     made = await versions(plane, folder)
     assert len(made) == len(said.splitlines())
-    await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
+    await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder, timeout_seconds=APPLY_SECONDS)
     assert await versions(plane, folder) == made
 
 
