@@ -280,6 +280,7 @@ typedef enum CUstreamCaptureStatus_enum {
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef void (*CUgraphRecaptureCallback)(void); /* passed on, never called here */
 
 #define CU_EVENT_DEFAULT                              0u
 #define CU_MEM_ATTACH_GLOBAL                          1u
@@ -385,6 +386,10 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUg
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode);
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
 	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode);
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+	CUgraphRecaptureCallback callbackFunc, void *userData);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+	CUgraphRecaptureCallback callbackFunc, void *userData);
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph);
 CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph);
 CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus);

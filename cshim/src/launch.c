@@ -135,6 +135,18 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, cons
 		cuStreamBeginCaptureToGraph_ptsz, hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+	CUgraphRecaptureCallback callbackFunc, void *userData)
+{
+	BEGIN_CAPTURE(cuStreamBeginRecaptureToGraph, hStream, mode, hGraph, callbackFunc, userData);
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+	CUgraphRecaptureCallback callbackFunc, void *userData)
+{
+	BEGIN_CAPTURE(cuStreamBeginRecaptureToGraph_ptsz, hStream, mode, hGraph, callbackFunc, userData);
+}
+
 /* A capture that was invalidated is ended too, and says so with an error: only "there was none" leaves the count alone.
  */
 static CUresult capture_ended(CUresult result)

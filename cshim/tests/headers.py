@@ -40,6 +40,33 @@ CONSTANTS = (
 )  # fmt: skip
 
 
+# Functions of the newest headers whose names say memory or work, and why they pass.
+MEMORY_OR_WORK = re.compile(
+    r"Alloc|Launch|BeginCapture|EndCapture|Recapture|MemCreate|PoolCreate|ArrayCreate|CtxCreate|Import|MulticastCreate|Decompress"
+    r"|IpcOpenMem|Managed|LibraryLoad|ModuleLoad|SetLimit|Trim|SetMemPool|MapArray|Subgrid"
+)
+PASSED = {
+    "what others have allocated is charged to them": (
+        "cuIpcOpenMemHandle", "cuMemImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", "cuMemPoolImportPointer",
+        "cuLogicalEndpointImport",
+    ),
+    "the host's memory": ("cuMemAllocHost", "cuMemHostAlloc"),
+    "the driver's own, which the agent sees": (
+        "cuCtxSetLimit", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
+        "cuLibraryLoadFromFile", "cuLibraryGetManaged",
+    ),
+    "charged with the graph": ("cuGraphAddMemAllocNode", "cuGraphMemAllocNodeGetParams"),
+    "charged with its handle": ("cuMemMapArrayAsync",),
+    "asked for at each allocation": ("cuDeviceSetMemPool", "cuMemSetMemPool"),
+    "tells and takes nothing": (
+        "cuMemGetAllocationGranularity", "cuMemGetAllocationPropertiesFromHandle", "cuTensorMapSetAllocationClass",
+        "cuImportExternalSemaphore", "cuMulticastCreate",
+    ),
+    "not work of the multiprocessors": ("cuLaunchHostFunc", "cuMemBatchDecompressAsync"),
+    "work of a graphics interface": ("cuStreamBeginCaptureToCig", "cuStreamEndCaptureToCig"),
+}  # fmt: skip
+
+
 def include_folder() -> Path:
     """Return the folder with NVIDIA's headers, from the installed wheels."""
     found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/include/cuda.h"))
@@ -73,6 +100,17 @@ def typedef_faults(folder: Path) -> list[str]:
     return faults
 
 
+def unhooked_faults(folder: Path) -> list[str]:
+    """Return the functions that allocate or start work, by their names, and are neither hooked nor passed for a reason."""
+    declared = set(re.findall(r"PFN_(\w+?)_v\d+(?:_ptsz|_ptds)?\)", (folder / "cudaTypedefs.h").read_text()))
+    manifest = (CSHIM / "src" / "hooks.def").read_text()
+    hooked = set(re.findall(r"^HOOK\(\w+, (\w+),", manifest, re.MULTILINE))
+    passed = {name for names in PASSED.values() for name in names}
+    wanted = {name for name in declared if MEMORY_OR_WORK.search(name)}
+    faults = [f"{name}: allocates or starts work, is not hooked, and nothing says why" for name in sorted(wanted - hooked - passed)]
+    return faults + [f"{name}: passed for a reason, and hooked or unknown" for name in sorted(passed & hooked | passed - declared)]
+
+
 def main() -> int:
     """Check everything; return the exit status."""
     parser = argparse.ArgumentParser(description="Check our declarations of CUDA and NVML against NVIDIA's headers.")
@@ -81,7 +119,7 @@ def main() -> int:
     build.mkdir(parents=True, exist_ok=True)
     folder = include_folder()
     theirs = ["-DVGPU_CUDA_HEADERS", f"-isystem{folder}"]
-    faults = typedef_faults(folder)
+    faults = typedef_faults(folder) + unhooked_faults(folder)
     ours_text, theirs_text = figures(build, []), figures(build, theirs)
     faults += [f"ours {a}, theirs {b}" for a, b in zip(ours_text.splitlines(), theirs_text.splitlines(), strict=True) if a != b]
     for source in sorted([*(CSHIM / "src").glob("*.c"), *(CSHIM / "tests" / "fake").glob("*.c")]):

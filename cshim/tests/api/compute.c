@@ -217,6 +217,12 @@ static void what_is_captured_costs_when_it_runs(void)
 		CHECK_EQUAL(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), CUDA_SUCCESS);
 	CHECK_EQUAL(clock_now(), started); /* nothing was waited for */
 	CHECK_EQUAL(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+	CHECK_EQUAL(
+		cuStreamBeginRecaptureToGraph(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, graph, NULL, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(clock_now(), started);
+	CHECK_EQUAL(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
 	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
 	busy = fakeBusyNanoseconds(0);
 	while (clock_now() - started < 10 * second) {

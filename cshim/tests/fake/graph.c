@@ -253,6 +253,22 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, cons
 	return capture_begin(fake_stream(hStream, true), hGraph);
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+	CUgraphRecaptureCallback callbackFunc, void *userData)
+{
+	(void)mode, (void)callbackFunc, (void)userData;
+	ENTER();
+	return capture_begin(fake_stream(hStream, false), hGraph);
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
+	CUgraphRecaptureCallback callbackFunc, void *userData)
+{
+	(void)mode, (void)callbackFunc, (void)userData;
+	ENTER();
+	return capture_begin(fake_stream(hStream, true), hGraph);
+}
+
 static CUresult capture_end(struct CUstream_st *stream, CUgraph *graph)
 {
 	if (stream->capture == NULL)
