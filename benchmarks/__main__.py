@@ -14,11 +14,14 @@ RUNS: Final = (
     ("filter", "--nodes", "1000", "--pods", "4000"),
     ("filter", "--nodes", "10000", "--pods", "40000"),
     ("startup",),
+    ("scale",),
+    ("node_patches",),
     ("admission",),
     ("bind_to_subscriber",),
     ("placement", "--mode", "cdi"),
     ("placement", "--mode", "envvar"),
     ("packing",),
+    ("usage_report",),
 )
 
 
