@@ -1,5 +1,6 @@
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -34,6 +35,11 @@ class NatsServer:
                 assert self._process.returncode is None, (self.folder / "log").read_text()
                 await asyncio.sleep(0.02)
         self.port = int(json.loads(text)["nats"][0].rpartition(":")[2])
+
+    def reload(self) -> None:
+        """Have it read its configuration again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

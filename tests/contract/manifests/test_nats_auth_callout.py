@@ -270,3 +270,21 @@ async def test_a_key_that_is_none_of_an_account_ends_the_process_and_says_so(wor
     assert await world.callout.ended() == 1
     assert "accepted: an account's, beginning with SA" in await world.logged("auth-callout ends")
     assert seed.read_text() not in world.callout.log
+
+
+async def test_a_server_takes_a_renewed_certificate_over_and_nobody_is_locked_out(world: World) -> None:
+    await world.callout.stop()
+    await world.callout.start()
+    async with world.bus.connect("hami-scheduler") as scheduler, world.agent("node-1") as one:
+        await scheduler.ensure_streams(subjects.STREAMS)
+        await connected(one)
+        world.bus.issue("hami-nats-0")  # into the files that the configuration names
+        world.bus.server.reload()
+        log = world.bus.server.folder / "log"
+        async with asyncio.timeout(20):
+            while "Reloaded server configuration" not in log.read_text():  # noqa: ASYNC110 - a file is looked at
+                await asyncio.sleep(0.05)
+        assert await publishes(one, subjects.usage("node-1")) > 0
+        assert await publishes(scheduler, subjects.grant("node-1", "default", "p")) > 0
+        async with world.agent("node-2") as two:
+            assert await publishes(two, subjects.usage("node-2")) > 0
