@@ -37,6 +37,7 @@ nodes:
     devices: {count: 1, mode: mig, device: {memory_mib: 40960, model: NVIDIA A100-SXM4-40GB}}
     labels: {pool: cut}
 """
+AGENTS = ("node-agent-cdi", "node-agent-cut")
 WORK = "vgpu-alloc --mib 300 --kernel spin_100us --hold-seconds 8; exec vgpu-alloc --mib 300 --hold-seconds -1"
 
 
@@ -112,6 +113,10 @@ async def observed() -> AsyncIterator[Observed]:
         http.connect(str(rig.kubeconfig)) as cluster,
     ):
         world = Observed(rig, cluster, collector)
+        for agent in AGENTS:  # the earlier names are shown on request
+            rig.processes[agent].environ["HAMI_LEGACY_METRICS"] = "true"
+            await rig.restart(agent)
+            await rig.able(agent)
         quota = {
             "apiVersion": "v1",
             "kind": "ResourceQuota",

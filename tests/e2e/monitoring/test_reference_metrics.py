@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.e2e.monitoring.conftest import Observed
+from tests.e2e.monitoring.conftest import AGENTS, Observed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
@@ -26,9 +26,9 @@ async def shown(observed: Observed, services: list[str]) -> dict[str, set[frozen
     return found
 
 
-@pytest.mark.parametrize("part", ["scheduler"])
+@pytest.mark.parametrize("part", REFERENCE)
 async def test_every_metric_of_the_reference_is_shown(observed: Observed, part: str) -> None:
-    services = ["scheduler"] if part == "scheduler" else [f"node-agent-{name}" for name in ("cdi", "cut")]
+    services = ["scheduler"] if part == "scheduler" else list(AGENTS)
     wanted = {name: frozenset(labels if name == "hami_build_info" else [*labels, "zone"]) for name, labels in REFERENCE[part].items()}
     found: dict[str, set[frozenset[str]]] = {}
     for _ in range(TRIES):  # the monitor looks every few seconds, the pod's own record follows its start
