@@ -7,6 +7,7 @@ a janitor removes the folder where that one was killed.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import ssl
@@ -24,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hami_rig.processes import ManagedProcess, ProcessFailed
 from tests.certificates import Authority
 from tests.cluster.harness import building, janitor, ports
-from tests.cluster.harness.users import ADMIN, Users
+from tests.cluster.harness.users import ADMIN, NAMESPACE, Users
 
 READY_SECONDS = 60.0
 GRACE_SECONDS = 10.0
@@ -68,6 +69,18 @@ class ControlPlane:
     def admin(self) -> Path:
         """The kubeconfig of somebody who may do everything."""
         return self.kubeconfig(ADMIN)
+
+    @property
+    def audit_log(self) -> Path:
+        """What our services asked of the API server, and whether they may: a line of JSON for each call that has ended."""
+        return self.folder / "audit.log"
+
+    def _audit_policy(self) -> Path:
+        ours = {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]}
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"]}
+        path = self.folder / "audit-policy.json"
+        path.write_text(json.dumps({**policy, "rules": [ours, {"level": "None"}]}))
+        return path
 
     def kubeconfig(self, name: str) -> Path:
         """The kubeconfig of one program or person."""
@@ -141,6 +154,7 @@ class ControlPlane:
             *("--service-account-issuer", "https://kubernetes.default.svc", "--service-cluster-ip-range", "10.0.0.0/24"),
             *("--token-auth-file", str(self.folder / "tokens.csv"), "--authorization-mode", "Node,RBAC", "--allow-privileged"),
             *("--enable-admission-plugins", "NodeRestriction"),
+            *("--audit-policy-file", str(self._audit_policy()), "--audit-log-path", str(self.audit_log), "--audit-log-maxsize", "1000"),
         )
         await self.answers(API_SERVER, "/readyz")
         if self._controllers:
