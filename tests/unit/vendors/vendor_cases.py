@@ -121,7 +121,7 @@ def pods(draw: st.DrawFn, vendor: Vendor, *, garbage: bool = False) -> Pod:
         for place in range(draw(st.sampled_from([1, 1, 2])))
     ]
     inits = [Container(name="i0", resources=ResourceRequirements(limits=draw(limits(vendor))))] if draw(st.sampled_from([0, 0, 1])) else []
-    policy = draw(st.sampled_from(["", "binpack", "spread", "mutex", "topology-aware"]))
+    policy = draw(st.sampled_from(["", "binpack", "spread", "mutex", "topology-aware", "numa", "numa,binpack", "mutex,spread"]))
     node_policy = draw(st.sampled_from(["binpack", "spread"]))
     said = {**draw(annotations(vendor)), "hami.io/gpu-scheduler-policy": policy, "hami.io/node-scheduler-policy": node_policy}
     return a_pod("asking", *containers, inits=inits, annotations=said)
