@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from hami_cli.exits import FOUND
 from hami_cli.main import app
+
+TRIES = 40
+PAUSE_SECONDS = 0.25
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -53,6 +59,16 @@ class Shell:
         )
         out, err = await process.communicate()
         return Said(code=process.returncode or 0, out=out.decode(), err=err.decode())
+
+    async def findings(self, pod: str) -> list[dict[str, Any]]:
+        """What ``hami diagnose`` finds, once it finds anything."""
+        for _ in range(TRIES):
+            said = await self.hami("diagnose", pod, "-o", "json")
+            if said.code == FOUND:
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
+        found: list[dict[str, Any]] = json.loads(said.out)["findings"]
+        return found
 
     async def each(self, *commands: str) -> list[Said]:
         """Run several, one after the other."""

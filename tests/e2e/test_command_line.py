@@ -66,6 +66,24 @@ async def test_what_is_booked_waits_and_was_found_is_shown_to_people_and_program
     assert "next:    hami explain huge -n default" in diagnosed.out
 
 
+async def test_what_is_wrong_is_found_wherever_a_pod_is_stopped(world: World, shell: Shell) -> None:
+    template = {"metadata": {"labels": {"app": "refused"}}, "spec": a_pod("x", cores=101)["spec"]}
+    spec = {"selector": {"matchLabels": {"app": "refused"}}, "template": template}
+    await world.apply(
+        a_pod("astray", pool="nowhere"),
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "refused", "namespace": "default"}, "spec": spec},
+    )
+    await world.until("astray", waits)
+    for name, cause, read_from in (
+        ("astray", "node selector or affinity matches no node", "condition PodScheduled"),
+        ("refused-1", "the request for devices cannot be read or is not allowed", "event FailedCreate"),
+    ):
+        (finding,) = await shell.findings(name)
+        assert (finding["cause"], finding["readFrom"]) == (cause, read_from)
+        assert finding["nextCommand"].startswith("kubectl get ")
+    await world.kubectl("delete", "replicaset", "refused", "--timeout=20s")
+
+
 async def test_a_pods_way_and_the_log_are_told(world: World, shell: Shell) -> None:
     pod = await world.pod("one")
     traced, gone, listed, recent = await shell.each("trace one -o json", "trace never-was", "events -o json", "events --since 1d")
