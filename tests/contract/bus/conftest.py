@@ -41,6 +41,16 @@ class NatsServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> int:
+        """How it ended."""
+        assert self._process is not None
+        return await self._process.wait()
+
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()

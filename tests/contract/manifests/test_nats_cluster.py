@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -40,6 +41,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[list[ProductionBus]]:
         folder = tmp_path / name
         folder.mkdir()
         given = {"0.0.0.0:6222": f"127.0.0.1:{port}"}
+        given |= {'lame_duck_grace_period: "5s"': 'lame_duck_grace_period: "1s"'}
         given |= {f"{other}.hami-nats-servers.hami-system.svc:6222": f"127.0.0.1:{routes[other]}" for other in NAMES}
         conf = configure(folder, authority, "nats-accounts", "nats-cluster", server=name, given=given)
         server = NatsServer(folder, "--config", str(conf))
@@ -80,6 +82,32 @@ async def test_who_starts_before_the_cluster_is_whole_gets_his_streams_on_all_se
                     await asyncio.sleep(0.05)
             kept = await agent.last(subjects.DEVICES, DEVICES)
             assert kept is not None
+
+
+async def test_a_server_that_is_told_to_stop_sends_its_clients_to_the_others(servers: list[ProductionBus], tmp_path: Path) -> None:
+    going = servers[0]
+    pid = tmp_path / NAMES[0] / "nats.pid"
+    async with going.connect("hami-scheduler", replicas=3) as scheduler:
+        await scheduler.ensure_streams(subjects.STREAMS)
+        await stream(scheduler, subjects.VERDICTS)
+    url = ",".join(each.server.url for each in servers)
+    async with going.connect("hami-scheduler") as here, jetstream.connect(url, name="any", tls=going.tls("hami-scheduler")) as anywhere:
+        session = await here.session()
+        program = Path(sys.executable).with_name("nats-server")
+        signalled = await asyncio.create_subprocess_exec(program, f"-sl=ldm={pid}")
+        assert await signalled.wait() == 0
+        going.server.terminate()  # as kubelet does once the hook has returned
+        async with asyncio.timeout(60):
+            await session.closed.wait()
+        assert await going.server.ended() == 0
+        for _ in range(600):
+            try:
+                assert await anywhere.publish(a_message(subjects.verdict("default", "p"))) > 0
+                break
+            except BusUnavailable:
+                await asyncio.sleep(0.05)
+        else:
+            pytest.fail("never published")
 
 
 async def test_a_server_without_a_certificate_of_the_authority_is_no_member(servers: list[ProductionBus], tmp_path: Path) -> None:
