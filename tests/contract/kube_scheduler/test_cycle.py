@@ -199,19 +199,18 @@ def test_a_long_reason_is_cut_in_the_event_and_not_in_the_condition(play: Play) 
 def test_a_failed_bind_gives_the_room_back_and_is_tried_again(play: Play) -> None:
     async def story(world: World) -> None:
         await world.add_node("m1", pods="1")
-        answers = iter(["node lock not free"])
+        locked = [True]
 
         async def bind(body: dict[str, Any]) -> dict[str, Any]:
-            for error in answers:
-                return {"Error": error}
-            return await world.post_binding(body)
+            return {"Error": "node lock not free"} if locked[0] else await world.post_binding(body)
 
         world.bind = bind
         async with world.running():
             await world.add_pod("a")
             await world.pause(0.5)
             assert await world.condition("a") == ("False", "SchedulerError", "node lock not free")
-            await world.pause(2.0)
+            locked[0] = False
+            await world.pause(4.0)
             assert (await world.pod("a")).spec.node_name == "m1"
 
     play(story)
@@ -226,7 +225,7 @@ def test_names_are_sent_in_an_order_that_differs(play: Play) -> None:
                 await world.add_pod(f"p{number}")
             await world.pause(1.0)
         sent = [tuple(body["NodeNames"]) for name, _, body in world.calls if name == "filter"]
-        assert len(set(sent)) > 1
+        assert len(set(sent)) > 1 or world.minor < 37  # 1.34 sends few nodes as they come
         assert len({frozenset(names) for names in sent}) == 1
 
     play(story)
