@@ -37,7 +37,7 @@ TESTED_ELSEWHERE = {"volcano"}
 def with_all() -> Manifests:
     """`minimal` with every component that no overlay has, and the policies."""
     with TemporaryDirectory() as folder:
-        components = ["admission-policies", "webhook-certificate", "vendor-plugins", *(f"vendor-plugins/{name}" for name in FAMILIES)]
+        components = ["admission-policies", "webhook-certificate", "mig", "vendor-plugins", *(f"vendor-plugins/{name}" for name in FAMILIES)]
         kustomization = {
             "resources": [os.path.relpath(KUSTOMIZE / "overlays" / "minimal", Path(folder).resolve())],
             "components": [os.path.relpath(KUSTOMIZE / "components" / name, Path(folder).resolve()) for name in components],
@@ -51,7 +51,7 @@ def with_all() -> Manifests:
 
 
 def test_every_component_is_built_somewhere() -> None:
-    here = {"admission-policies", "webhook-certificate", "vendor-plugins"}
+    here = {"admission-policies", "webhook-certificate", "mig", "vendor-plugins"}
     assert {path.name for path in (KUSTOMIZE / "components").iterdir()} == OF_OVERLAYS | here | TESTED_ELSEWHERE
 
 
@@ -59,6 +59,14 @@ def test_every_object_is_what_kubernetes_takes() -> None:
     for each in with_all().objects:
         if "cert-manager.io" not in each["apiVersion"]:
             kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_an_agent_that_cuts_cards_is_let_to_and_gets_nothing_else() -> None:
+    (agent,) = with_all().pods["hami-node-agent"]["spec"]["containers"]
+    environ = {each["name"]: each.get("value") for each in agent["env"]}
+    assert (environ["NVIDIA_MIG_CONFIG_DEVICES"], environ["NVIDIA_MIG_MONITOR_DEVICES"]) == ("all", "all")
+    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    assert not agent["securityContext"].get("privileged")
 
 
 def test_the_webhook_shows_the_certificate_that_is_mounted_and_loses_the_rights_that_it_no_longer_needs() -> None:
