@@ -43,6 +43,7 @@ PROGRAMS = frozenset({"ConfigMap", "DaemonSet", "Deployment", "StatefulSet"})
 """Kinds of the deployment that are not applied."""
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOOK_AGAIN_SECONDS = 0.1
+APPLY_SECONDS = 120.0
 
 
 class Installation:
@@ -224,7 +225,7 @@ class Installation:
         everything = yaml.safe_load_all(await kubectl(self.kubeconfig, "kustomize", str(FIXTURES)))
         path = self.folder / "deployment.yaml"
         path.write_text(yaml.safe_dump_all([body for body in everything if body["kind"] not in PROGRAMS]))
-        await kubectl(self.kubeconfig, "apply", "-f", str(path))
+        await kubectl(self.kubeconfig, "apply", "-f", str(path), timeout_seconds=APPLY_SECONDS)
 
     def _define(self, name: str, module: str, environ: dict[str, str]) -> None:
         command = [sys.executable, "-c", f"from {module} import main; main()"]
