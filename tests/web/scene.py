@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -123,7 +124,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(*, authorize: Authorize = let_all_in, port: int = 0, scheduling: bool = True) -> AsyncIterator[Scene]:
+async def scene(
+    *,
+    authorize: Authorize = let_all_in,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    scheduling: bool = True,
+) -> AsyncIterator[Scene]:
     """An empty cluster whose services run; without ``scheduling`` the scheduler answers nobody."""
     clock = SystemClock()
     world = World(clock)
@@ -133,13 +141,15 @@ async def scene(*, authorize: Authorize = let_all_in, port: int = 0, scheduling:
         registry = Registry(world.bus, MemoryCluster(world.store), clock, Catalog(), identity="scene", namespace="kube-system")
         page = registry.page()
         stop = asyncio.Event()
-        bound = await stack.enter_async_context(serve_app(application(registry.inventory, authorize, page), port=port, shutdown_seconds=1))
+        bound = await stack.enter_async_context(
+            serve_app(application(registry.inventory, authorize, page), host, port, ssl=tls, shutdown_seconds=1)
+        )
         async with asyncio.TaskGroup() as group:
             group.create_task(registry.run(stop))
             group.create_task(page.run(stop))
             if scheduling:
                 group.create_task(questions.answer_on_bus(scheduler, world.bus, stop))
-            shown = Scene(world, scheduler, f"http://127.0.0.1:{bound}/")
+            shown = Scene(world, scheduler, f"{'https' if tls else 'http'}://{host}:{bound}/")
             beating = group.create_task(shown.beat())
             try:
                 yield shown

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -17,10 +20,12 @@ from hami_cli.exits import CommandError
 from hami_runtime import self_signed
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import serve_app
+from hami_runtime.kube import http
 from hami_runtime.kube.access import AccessReviewer, ResourceAccess
 from hami_runtime.kube.memory import MemoryCluster
-from hami_runtime.kube.readers import Readers
+from hami_runtime.kube.readers import TOKEN_HEADER, Readers
 from tests.contract.scheduler.world import World
+from tests.web.scene import CARDS, scene
 
 PLACE = "service://hami-system/hami-scheduler:api"
 
@@ -115,3 +120,68 @@ def test_the_certificate_is_nobodys_and_kept_nowhere(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     self_signed.context("hami-registry")
     assert list(tmp_path.iterdir()) == []
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback: no API server calls that."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
+
+
+@pytest.mark.cluster
+async def test_the_page_and_its_changes_are_reached_through_a_real_api_server(real_kubeconfig: Path) -> None:
+    host = own_address()
+    place = ask.scheduler("service://default/hami-registry:api", "", str(real_kubeconfig), "")
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(http.connect(str(real_kubeconfig)))
+        readers = Readers(AccessReviewer(cluster, SystemClock()))
+        shown = await stack.enter_async_context(scene(authorize=readers, host=host, tls=self_signed.context("hami-registry")))
+        way = await ask._through_api_server(place)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=way.tls)))
+        port = {"name": "api", "port": int(shown.url.rpartition(":")[2].rstrip("/"))}
+        labels = {"app": "hami-registry"}
+        spec = {"nodeName": "hami-registry", "containers": [{"name": "main", "image": "none"}]}
+        pod = {"metadata": {"name": "hami-registry", "labels": labels}, "spec": spec}
+        service = {"metadata": {"name": "hami-registry"}, "spec": {"selector": labels, "ports": [port]}}
+        # The API server leads to pods alone, and at the address that kubelet has said they have.
+        running = {"phase": "Running", "podIP": host, "podIPs": [{"ip": host}], "conditions": [{"type": "Ready", "status": "True"}]}
+        core = way.base.partition("/services/")[0]
+        cluster_wide = f"{way.base.partition('/namespaces/')[0]}/nodes"
+        for method, url, body in (
+            ("POST", cluster_wide, {"metadata": {"name": "hami-registry"}}),
+            ("POST", f"{core}/pods", pod),
+            ("PATCH", f"{core}/pods/hami-registry/status", {"status": running}),
+            ("POST", f"{core}/services", service),
+        ):
+            content = {"Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json"}
+            async with session.request(method, url, data=msgspec.json.encode(body), headers=way.headers | content) as answer:
+                assert answer.ok, await answer.text()
+        try:
+            await answers(session, f"{way.base}/", way.headers)  # the page itself, which needs no token of its own
+            overview = await answers(session, f"{way.base}/v1/page/overview", way.headers)
+            assert overview["nodes"] == []
+            without = {name: value for name, value in way.headers.items() if name != TOKEN_HEADER}
+            async with session.get(f"{way.base}/v1/page/overview", headers=without) as answer:
+                assert answer.status == 401  # the proxy has kept our login to itself
+            async with session.get(f"{way.base}/v1/page/changes", headers=way.headers) as stream, asyncio.timeout(20):
+                await shown.add_node("n1", *CARDS[1])
+                while b"event: change" not in await stream.content.readline():
+                    pass
+        finally:
+            for url in (f"{core}/services", f"{core}/pods", cluster_wide):
+                async with session.delete(f"{url}/hami-registry", params={"gracePeriodSeconds": "0"}, headers=way.headers) as answer:
+                    assert answer.status in {200, 404}
+
+
+async def answers(session: aiohttp.ClientSession, url: str, headers: dict[str, str]) -> Any:
+    """The answer, once the API server knows where the service is."""
+    said = ""
+    for _ in range(300):
+        async with session.get(url, headers=headers) as answer:
+            if answer.status == 200:
+                return await answer.json() if answer.content_type == "application/json" else await answer.text()
+            said = f"{answer.status}: {await answer.text()}"
+            assert answer.status == 503, said
+        await asyncio.sleep(0.2)
+    pytest.fail(f"{url}: {said}")
