@@ -187,7 +187,7 @@ def _places(rig: Rig) -> dict[str, str | int]:
 
 
 def _exports(rig: Rig) -> str:
-    return f"export KUBECONFIG={rig.kubeconfig}\nexport NATS_URL={rig.nats_url}\n# logs: {rig.folder}/logs    stop: Ctrl-C"
+    return f"export KUBECONFIG={rig.kubeconfig}\nexport NATS_URL={rig.nats_url}\n# page: {rig.registry_url}/    logs: {rig.folder}/logs    stop: Ctrl-C"
 
 
 def _outcome_table(outcomes: list[Outcome]) -> Table:
