@@ -30,7 +30,8 @@ Made by `make docs` from the code. Every service serves them as Prometheus text 
 
 Gauges of cards and shares have the names and labels of HAMi's own scheduler, new and old, so that dashboards and alerts keep working; `zone` is
 `vGPU`, a `_ratio` of cores is 0 to 100, of memory 0 to 1. Every replica of the scheduler shows them, from a state that it keeps warm: take the
-maximum over replicas before a sum (`sum(max by (node, device_uuid) (hami_gpu_memory_allocated_bytes))`).
+maximum over replicas before a sum (`sum(max by (node, device_uuid) (hami_gpu_memory_allocated_bytes))`). `HAMI_CARD_METRICS` leaves out the earlier
+names of the scheduler's (`new`) or all of its series of cards and shares (`none`), which a very large cluster has too many of ([Scale](scale.md)).
 
 | metric | type | labels | of | meaning |
 |---|---|---|---|---|

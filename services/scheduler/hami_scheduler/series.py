@@ -7,18 +7,28 @@ one duplicate would fail a whole scrape. ``zone`` is ``vGPU`` on all of them, ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from hami_scheduler.placement import ClusterState
+    from hami_scheduler.placement import ClusterState, Entry
 
 MIB: Final = 1 << 20
 ZONE: Final = "vGPU"
 NODES_A_PIECE: Final = 20
 SERIES_A_PIECE: Final = 1000
+
+
+class CardMetrics(StrEnum):
+    """Which series of cards and shares are shown."""
+
+    BOTH = "both"
+    """Under their names and the earlier ones."""
+    NEW = "new"
+    NONE = "none"
 
 
 class Card(NamedTuple):
@@ -84,6 +94,8 @@ class Family(NamedTuple):
     meaning: str
     labels: tuple[str, ...]
     value: Value
+    earlier: bool
+    """Whether it is the name from before."""
 
     def pieces(self, rows: Sequence[Card | Held]) -> Iterator[str]:
         """The metric's part of the page."""
@@ -100,29 +112,40 @@ class Family(NamedTuple):
             yield "".join([f"{line % shown(row)}{number}\n" for row, number in values if number is not None])
 
 
-def pieces(state: ClusterState) -> Iterator[str]:
+def pieces(state: ClusterState, shown: CardMetrics = CardMetrics.BOTH) -> Iterator[str]:
     """The page, piece by piece; the state may change in between."""
+    if shown is CardMetrics.NONE:
+        return
     cards: list[Card] = []
     for place, node in enumerate(state.nodes(), 1):
         cards += _cards(state, node)
         if place % NODES_A_PIECE == 0:
             yield ""
-    for family in card_families():
-        yield from family.pieces(cards)
+    yield from _page(card_families(), cards, shown)
     units = {(card.node, card.uuid): card.cores for card in cards if card.type.lower().startswith("amd")}
     held: list[Held] = []
     for place, entry in enumerate(tuple(state.entries()), 1):
-        for given in entry.assignments:
-            for index, container in enumerate(given.containers):
-                names = (escaped(entry.pod.namespace), escaped(entry.node), escaped(entry.pod.name))
-                for share in container.shares:
-                    uuid = escaped(share.uuid)
-                    percent = share.cores_percent or _percent(share.cores, units.get((names[1], uuid), 100))
-                    held.append(Held(*names, index, uuid, share.memory_mib, share.cores, percent))
+        held += _held(entry, units)
         if place % SERIES_A_PIECE == 0:
             yield ""
-    for family in share_families():
-        yield from family.pieces(held)
+    yield from _page(share_families(), held, shown)
+
+
+def _page(families: Iterable[Family], rows: Sequence[Card | Held], shown: CardMetrics) -> Iterator[str]:
+    for family in families:
+        if shown is CardMetrics.BOTH or not family.earlier:
+            yield from family.pieces(rows)
+
+
+def _held(entry: Entry, units: Mapping[tuple[str, str], int]) -> Iterator[Held]:
+    """What one pod's containers hold; ``units`` has the cards whose compute is counted in units of their own."""
+    namespace, node, pod = escaped(entry.pod.namespace), escaped(entry.node), escaped(entry.pod.name)
+    for given in entry.assignments:
+        for place, container in enumerate(given.containers):
+            for share in container.shares:
+                uuid = escaped(share.uuid)
+                percent = share.cores_percent or _percent(share.cores, units.get((node, uuid), 100))
+                yield Held(namespace, node, pod, place, uuid, share.memory_mib, share.cores, percent)
 
 
 def _cards(state: ClusterState, node: str) -> list[Card]:
@@ -246,7 +269,7 @@ def _pair(
 ) -> tuple[Family, Family]:
     """A metric under both names; ``old_value`` where the earlier one shows something else."""
     earlier = f"{meaning} (earlier name of {name})"
-    return Family(name, meaning, labels, value), Family(old_name, earlier, old_labels, old_value or value)
+    return Family(name, meaning, labels, value, earlier=False), Family(old_name, earlier, old_labels, old_value or value, earlier=True)
 
 
 def escaped(text: str) -> str:

@@ -46,6 +46,7 @@ from hami_scheduler.placement import Entry, Phase, Placement, Refusal
 from hami_scheduler.placing import Placing
 from hami_scheduler.preempting import Preempting
 from hami_scheduler.resizing import Resized, Resizing, Wish, totals
+from hami_scheduler.series import CardMetrics
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.simulating import Simulating
 from hami_scheduler.tending import Tending
@@ -67,6 +68,7 @@ class Options(Struct, frozen=True, kw_only=True):
     preemption: bool = True
     gang_wait_seconds: float = 25.0
     adopted_schedulers: frozenset[str] = frozenset({"volcano"})
+    card_metrics: CardMetrics = CardMetrics.BOTH
 
 
 class Scheduler:
@@ -126,7 +128,7 @@ class Scheduler:
         if telemetry.measures:
             telemetry.registry.register(QuotaCollector(self.picture))
             telemetry.registry.register(MigCollector(self.picture, self.pods.get))
-            telemetry.add_pieces(lambda: series.pieces(self.picture.state))
+            telemetry.add_pieces(lambda: series.pieces(self.picture.state, options.card_metrics))
         self.quotas: Informer[ResourceQuota] = Informer(cluster, api.QUOTAS, clock=clock, telemetry=telemetry)
         self.quotas.subscribe(self.picture.quota_changed)
         self.locks = Locks(

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from hami_runtime.settings import ProcessSettings
+from hami_scheduler.series import CardMetrics
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 
@@ -51,6 +52,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
         frozenset[str],
         Meta(description="schedulers that bind by themselves, as Volcano does: their pods get devices on the node they are on"),
     ] = frozenset({"volcano"})
+    card_metrics: Annotated[
+        CardMetrics, Meta(description="series of cards and shares: under both of their names, the new ones alone, or none")
+    ] = CardMetrics.BOTH
     device_config: Annotated[str, Meta(description="path of the device configuration (the reference's YAML); empty means its defaults")] = (
         ""
     )

@@ -10,6 +10,7 @@ from hami_devices.catalog import Catalog
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_scheduler import series
 from hami_scheduler.placement import ClusterState
+from hami_scheduler.series import CardMetrics
 from tests.builders import a_device
 
 
@@ -96,3 +97,14 @@ def test_nodes_may_come_and_go_between_pieces() -> None:
     state.remove_node("n59")
     state.remove_node("n0")
     assert "n58" in "".join(pieces)
+
+
+def test_the_earlier_names_or_all_series_are_left_out_on_request() -> None:
+    state = a_state("GPU-a")
+    held(state, "GPU-a")
+    both, new = ("".join(series.pieces(state, shown)) for shown in (CardMetrics.BOTH, CardMetrics.NEW))
+    assert {line for line in both.splitlines() if "hami_" in line.split("{")[0].split()[-1] and not line.startswith("#")} == {
+        line for line in new.splitlines() if not line.startswith("#")
+    }
+    assert "earlier name" not in new
+    assert list(series.pieces(state, CardMetrics.NONE)) == []
