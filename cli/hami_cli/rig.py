@@ -187,7 +187,8 @@ def _places(rig: Rig) -> dict[str, str | int]:
 
 
 def _exports(rig: Rig) -> str:
-    return f"export KUBECONFIG={rig.kubeconfig}\nexport NATS_URL={rig.nats_url}\n# page: {rig.registry_url}/    logs: {rig.folder}/logs    stop: Ctrl-C"
+    exports = f"export KUBECONFIG={rig.kubeconfig}\nexport NATS_URL={rig.nats_url}"
+    return f"{exports}\n# page: {rig.registry_url}/    logs: {rig.folder}/logs    stop: Ctrl-C"
 
 
 def _outcome_table(outcomes: list[Outcome]) -> Table:
