@@ -37,7 +37,13 @@ TESTED_ELSEWHERE = {"volcano"}
 def with_all() -> Manifests:
     """`minimal` with every component that no overlay has, and the policies."""
     with TemporaryDirectory() as folder:
-        components = ["admission-policies", "webhook-certificate", "mig", "vendor-plugins", *(f"vendor-plugins/{name}" for name in FAMILIES)]
+        components = [
+            "admission-policies",
+            "webhook-certificate",
+            "mig",
+            "vendor-plugins",
+            *(f"vendor-plugins/{name}" for name in FAMILIES),
+        ]
         kustomization = {
             "resources": [os.path.relpath(KUSTOMIZE / "overlays" / "minimal", Path(folder).resolve())],
             "components": [os.path.relpath(KUSTOMIZE / "components" / name, Path(folder).resolve()) for name in components],
