@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from hami_rig.kubectl import kubectl
+from hami_rig import kubectl as running_kubectl
 from tests.cluster.harness import building
 from tests.cluster.harness.control_plane import ControlPlane
 
@@ -20,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KUSTOMIZE = building.ROOT / "deploy" / "kustomize"
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
-APPLY_SECONDS = 120.0
-"""A hundred objects and more, on a machine that has other things to do."""
+kubectl = functools.partial(running_kubectl.kubectl, timeout_seconds=120.0)
+"""For a hundred objects and more, on a machine that has other things to do."""
 OF_OTHERS = {
     "cert-manager.io": {"Certificate": "certificates", "Issuer": "issuers"},
     "monitoring.coreos.com": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
@@ -62,11 +63,11 @@ async def plane() -> AsyncIterator[ControlPlane]:
 async def test_an_overlay_is_accepted_and_applied_again_changes_nothing(plane: ControlPlane, overlay: str) -> None:
     folder = str(KUSTOMIZE / "overlays" / overlay)
     await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")  # whether it has a volume cannot be changed
-    said = await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder, timeout_seconds=APPLY_SECONDS)
+    said = await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
     assert "Warning" not in said
     made = await versions(plane, folder)
     assert len(made) == len(said.splitlines())
-    await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder, timeout_seconds=APPLY_SECONDS)
+    await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
     assert await versions(plane, folder) == made
 
 
