@@ -100,7 +100,7 @@ async def replica(world: World, name: str, *, guarded: bool = False, telemetry: 
         running = [asyncio.create_task(scheduler.run(stop)), asyncio.create_task(questions.answer_on_bus(scheduler, world.bus, stop))]
         try:
             async with asyncio.timeout(10):
-                while scheduler.unready() or (scheduler.leader is None and not scheduler.leads()):  # noqa: ASYNC110 - losers get no event
+                while scheduler.unready() or (scheduler.leader is None and scheduler.obstacle()):  # noqa: ASYNC110 - losers get no event
                     await asyncio.sleep(0.01)
             yield Replica(scheduler, session, url, f"http://127.0.0.1:{api_port}", f"http://127.0.0.1:{health.port}")
         finally:
