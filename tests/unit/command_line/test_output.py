@@ -104,6 +104,21 @@ def test_every_command_that_is_documented_is_understood(line: str) -> None:
         command.make_context("hami", [word for word in words[1:] if word != "&"])
 
 
+def test_every_command_that_a_page_names_in_passing_is_there_with_its_options() -> None:
+    group = typer.main.get_command(app)
+    unknown = []
+    for path in pages.paths():
+        for said in re.findall(r"`hami ((?:rig )?[a-z-]+)([^`]*)`", path.read_text()):
+            command: typing.Any = group
+            for word in said[0].split():
+                command = getattr(command, "commands", {}).get(word)
+            options = {option for each in getattr(command, "params", ()) for option in (*each.opts, *each.secondary_opts)}
+            missing = [word for word in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", said[1]) if word not in options]
+            if command is None or missing:
+                unknown.append((path.name, *said, missing))
+    assert unknown == []
+
+
 def test_the_exit_codes_are_those_that_are_documented() -> None:
     text = (Path(__file__).parents[3] / "docs/cli.md").read_text().partition("## Exit codes")[2]
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
