@@ -276,8 +276,8 @@ def _mig_devices(nvml: Any, card: Any) -> dict[int, tuple[int, str]]:
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
         try:
             device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
-        except nvml.NVMLError_NotFound:
-            continue
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported):
+            continue  # fewer than there can be, or the card's MIG mode is off
         number, compute = int(nvml.nvmlDeviceGetGpuInstanceId(device)), int(nvml.nvmlDeviceGetComputeInstanceId(device))
         if number not in found or compute < found[number][0]:
             found[number] = (compute, text(nvml.nvmlDeviceGetUUID(device)))

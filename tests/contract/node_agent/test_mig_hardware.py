@@ -192,6 +192,15 @@ async def test_an_instance_names_the_device_nodes_that_admit_to_it(tmp_path: Pat
     assert made.paths == ("/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
 
 
+async def test_what_went_with_the_cards_mig_mode_is_gone() -> None:
+    driver = MigDriver(Card("GPU-a", f"NVIDIA {A100}", 0))
+    cards = adapter(driver)
+    made = await cards.make(spot(profiles_of(A100)[0]))
+    driver.cards[0].mode = driver.cards[0].pending = pynvml.NVML_DEVICE_MIG_DISABLE
+    await cards.unmake(made)
+    assert await cards.instances() == ()
+
+
 async def test_a_variant_that_somebody_else_made_is_listed_by_the_drivers_name() -> None:
     driver = MigDriver(Card("GPU-a", f"NVIDIA {A100}", 0))
     driver.half("GPU-a", REV2, Placement(start=6, size=2))
