@@ -82,3 +82,10 @@ def test_every_make_target_that_a_page_names_is_there() -> None:
         if match[2] not in targets[match[1] or ""]
     ]
     assert missing == []
+
+
+def test_the_readme_shows_the_steps_of_the_demo() -> None:
+    titles = re.findall(r'_title\(\s*"([^"]+)"', (ROOT / "rig/hami_rig/demo.py").read_text())
+    shown = re.findall(r"^\d\. (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(titles) > 5
+    assert shown == titles
