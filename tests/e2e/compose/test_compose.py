@@ -21,7 +21,7 @@ from tests import debian
 from tests.e2e.compose import composed
 from tests.e2e.compose.composed import Composed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 NOT_STARTED = {"grafana"}

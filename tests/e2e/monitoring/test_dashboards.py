@@ -18,7 +18,7 @@ from hami_rig.processes import die_with_parent
 from tests import debian
 from tests.e2e.monitoring.conftest import Observed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[3]
 DASHBOARDS = sorted((ROOT / "deploy" / "kustomize" / "components" / "grafana-dashboards").glob("*.json"))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.monitoring.conftest import AGENTS, Observed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 REFERENCE = msgspec.yaml.decode((Path(__file__).parent / "reference.yaml").read_bytes(), type=dict[str, dict[str, list[str]]])
 TRIES = 100

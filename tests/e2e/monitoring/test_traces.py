@@ -10,7 +10,7 @@ import pytest
 from hami_protocol import keys
 from tests.e2e.monitoring.conftest import Observed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 TRIES = 300
 WAY = {
