@@ -104,6 +104,13 @@ uint64_t charge_used(struct shim *shim, int row)
 	return quota_add(reserve_total(shim->region, (unsigned)row), overhead(shim, row));
 }
 
+uint64_t charge_shown(struct shim *shim, int row)
+{
+	if (reserve_total(shim->region, (unsigned)row) != reserve_held(shim_use(shim, row)))
+		shim_reap_now_and_then(shim); /* others hold something: are they still there? */
+	return charge_used(shim, row);
+}
+
 bool charge_begin_on(struct charge *charge, struct shim *shim, int row, uint64_t bytes)
 {
 	*charge = (struct charge){.row = row, .bytes = bytes};

@@ -54,4 +54,7 @@ void charge_give(struct shim *shim, int row, uint64_t bytes);
 /* What the container has in use on a row, as its own programs should see it: the driver's overhead included. */
 uint64_t charge_used(struct shim *shim, int row);
 
+/* The same for whoever only looks: what a dead process held is not in it for longer than a moment. */
+uint64_t charge_shown(struct shim *shim, int row);
+
 #endif

@@ -280,7 +280,7 @@ static void show_share(struct shim *shim, int row, uint64_t *free_bytes, uint64_
 	pool_resample(shim);
 	if (limit < *total_bytes)
 		*total_bytes = limit;
-	left = quota_left(charge_used(shim, row), *total_bytes);
+	left = quota_left(charge_shown(shim, row), *total_bytes);
 	if (!(shim->grant->flags & GRANT_FREE_IS_PHYSICAL) || left < *free_bytes)
 		*free_bytes = left;
 }

@@ -37,7 +37,7 @@ static struct share share_of(
 	struct share share = {.total = limit < physical_total ? limit : physical_total};
 
 	pool_resample(shim);
-	share.used = charge_used(shim, row);
+	share.used = charge_shown(shim, row);
 	if (share.used > share.total)
 		share.used = share.total;
 	share.free = share.total - share.used;

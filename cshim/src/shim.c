@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "legacy.h"
@@ -17,6 +18,8 @@
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
+
+enum { LOOK_AGAIN_NS = 100 * 1000 * 1000 };
 
 struct shim *shim_pages;
 
@@ -116,6 +119,19 @@ void shim_reap(struct shim *shim)
 	(void)attach_reap(shim->region, &shim->self, shim->region_path[0] != '\0' ? shim->region_path : NULL);
 	if (shim->legacy != NULL)
 		legacy_sweep(shim);
+}
+
+void shim_reap_now_and_then(struct shim *shim)
+{
+	uint64_t looked = atomic_load_explicit(&shim->looked_ns, memory_order_relaxed);
+	struct timespec now = {0};
+	uint64_t now_ns;
+
+	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	if ((looked == 0 || now_ns - looked >= LOOK_AGAIN_NS) &&
+		atomic_compare_exchange_strong(&shim->looked_ns, &looked, now_ns))
+		shim_reap(shim);
 }
 
 struct shim *shim_attach(void)

@@ -129,7 +129,8 @@ struct shim {
 	_Atomic uint64_t graph_charges[GRANT_DEVICES];
 	spin_lock vmm_lock;
 	spin_lock context_lock;
-	_Atomic int captures; /* streams being captured */
+	_Atomic int captures;       /* streams being captured */
+	_Atomic uint64_t looked_ns; /* when this process last looked for dead ones before it showed a figure */
 
 	_Atomic int64_t credit_ns[GRANT_DEVICES];  /* device time paid for and not used */
 	_Atomic uint64_t served_ns[GRANT_DEVICES]; /* this process's virtual time */
@@ -164,6 +165,9 @@ static inline struct shim *shim_get(void)
 
 /* Free what dead processes of the container held. */
 void shim_reap(struct shim *shim);
+
+/* The same, if that was not done a moment ago: for figures, which a program may ask for all the time. */
+void shim_reap_now_and_then(struct shim *shim);
 
 /* The row of a device, of the current context, of NVML's device. ROW_NONE where nothing is to be counted. */
 int shim_row_of_device(struct shim *shim, CUdevice device);

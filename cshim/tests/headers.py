@@ -22,7 +22,7 @@ TYPES = (
     "CUDA_ARRAY_DESCRIPTOR", "CUDA_ARRAY3D_DESCRIPTOR", "CUDA_ARRAY_DESCRIPTOR_v1", "CUDA_ARRAY3D_DESCRIPTOR_v1",
     "CUDA_ARRAY_MEMORY_REQUIREMENTS", "CUmemLocation", "CUmemAllocationProp", "CUmemPoolProps", "CUDA_MEM_ALLOC_NODE_PARAMS",
     "CUDA_GRAPH_INSTANTIATE_PARAMS", "CUlaunchConfig", "CUDA_LAUNCH_PARAMS", "CUDA_KERNEL_NODE_PARAMS_v1",
-    "CUDA_EXTERNAL_MEMORY_HANDLE_DESC", "CUuuid", "CUresult", "CUdeviceptr", "CUmemGenericAllocationHandle", "nvmlMemory_t",
+    "CUDA_EXTERNAL_MEMORY_HANDLE_DESC", "CUuuid", "CUipcMemHandle", "CUresult", "CUdeviceptr", "CUmemGenericAllocationHandle", "nvmlMemory_t",
     "nvmlMemory_v2_t", "nvmlUtilization_t", "nvmlProcessInfo_v1_t", "nvmlProcessInfo_v2_t", "nvmlProcessInfo_t",
     "nvmlProcessUtilizationSample_t",
 )  # fmt: skip

@@ -34,6 +34,22 @@ static void what_an_ended_process_held_is_free(void)
 	CHECK_EQUAL(rig_charged(0), GIB);
 }
 
+static void what_an_ended_process_held_is_not_shown_to_one_that_only_looks(void)
+{
+	int status;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	if (fork() == 0) {
+		rig_context(0);
+		allocate(512 * MIB);
+		_exit(0);
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+	CHECK_EQUAL(rig_free(), GIB);
+}
+
 static void a_killed_process_makes_room_when_it_is_needed(void)
 {
 	CUdeviceptr a;
@@ -56,6 +72,32 @@ static void a_killed_process_makes_room_when_it_is_needed(void)
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
 	CHECK_EQUAL(cuMemAlloc_v2(&a, GIB), CUDA_SUCCESS);
+}
+
+static void memory_of_another_process_is_charged_to_its_owner(void)
+{
+	CUdeviceptr owned, opened, own;
+	CUipcMemHandle handle;
+	int status;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&owned, 600 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuIpcGetMemHandle(&handle, owned), CUDA_SUCCESS);
+	if (fork() == 0) {
+		rig_context(0);
+		CHECK_EQUAL(cuIpcOpenMemHandle_v2(&opened, handle, 1), CUDA_SUCCESS);
+		CHECK_EQUAL(rig_charged(0), 600 * MIB);
+		CHECK_EQUAL(cuMemAlloc_v2(&own, 424 * MIB), CUDA_SUCCESS);
+		CHECK_EQUAL(cuMemFree_v2(opened), CUDA_ERROR_INVALID_VALUE); /* the driver's answer */
+		CHECK_EQUAL(cuIpcCloseMemHandle(opened), CUDA_SUCCESS);
+		CHECK_EQUAL(rig_charged(0), GIB);
+		_exit(0);
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+	CHECK_EQUAL(cuMemFree_v2(owned), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_free(), GIB);
 }
 
 static void a_forked_child_begins_with_nothing(void)
@@ -319,7 +361,9 @@ int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(what_an_ended_process_held_is_free),
+		TEST(what_an_ended_process_held_is_not_shown_to_one_that_only_looks),
 		TEST(a_killed_process_makes_room_when_it_is_needed),
+		TEST(memory_of_another_process_is_charged_to_its_owner),
 		TEST(a_forked_child_begins_with_nothing),
 		TEST(a_child_of_a_bare_clone_begins_with_nothing_too),
 		TEST(what_was_held_before_exec_is_free_after_it),
