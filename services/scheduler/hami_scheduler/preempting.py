@@ -144,9 +144,11 @@ class Preempting:
                 request = self._catalog.read_pod(pod)
             except RequestError:
                 continue
+            if not request.asks:
+                continue
             found = self._on_node(_Wanting(pod_ref(pod), request, request.priority, {}), others[uid], budgets)
             self._kept[uid] = others[uid]  # room that nobody leaves is not looked for again
-            if request.asks and found is not None and not found.victims:
+            if found is not None and not found.victims:
                 self._keep(pod_ref(pod), found.placement)
                 log.info("room kept on", pod=str(pod_ref(pod)), node=others[uid])
 

@@ -352,6 +352,17 @@ async def test_a_record_of_room_that_nobody_leaves_keeps_nothing_and_evicts_nobo
 
 
 @story
+async def test_a_nomination_of_a_pod_that_asks_for_nothing_or_cannot_be_read_is_passed_over(world: World) -> None:
+    await world.node("n1", *CARDS)
+    async with world.scheduler() as scheduler:
+        for name, asks in (("plain", {}), ("odd", {"gpu": 1, "gpumem": -1})):
+            await world.pod(name, **asks)
+            await world.admin.patch(api.PODS, name, {"status": {"nominatedNodeName": "n1"}}, namespace="default", subresource="status")
+        await settle()
+        assert await place(scheduler, await world.pod("p1", gpu=2)) == "n1"
+
+
+@story
 async def test_room_is_kept_on_once_and_not_for_ever(world: World) -> None:
     await world.node("n1", *CARDS)
     async with world.scheduler() as scheduler:
