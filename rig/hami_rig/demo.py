@@ -351,7 +351,9 @@ async def run(output: Path, *, examples: Path | None = None, console: Console | 
             console.print(f"\n[bold]{name}[/] said last:\n{escape(tail)}", highlight=False)
         console.print(f"\n[bold red]The demo failed:[/] {escape(problem)}", highlight=False)
         return 1
-    console.print(f"\n[bold green]Done[/] in {seconds} s. The same facts are in {output}. Next: .venv/bin/hami rig up, and docs/first-pod.md.")
+    console.print(
+        f"\n[bold green]Done[/] in {seconds} s. The same facts are in {output}. Next: .venv/bin/hami rig up, and docs/first-pod.md."
+    )
     return 0
 
 
