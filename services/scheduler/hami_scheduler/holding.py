@@ -35,7 +35,17 @@ def holdings(question: HoldingsQuestion, picture: Picture, find_pod: Callable[[P
         if size >= PAGE_BYTES and node != nodes[-1]:
             return Holdings(holdings=tuple(found), next=node)
     waiting = _waiting(picture, find_pod)
-    return Holdings(holdings=tuple(found), waiting=tuple(waiting[:MOST_WAITING]), waiting_count=len(waiting))
+    return Holdings(holdings=tuple(found), waiting=_bounded(waiting), waiting_count=len(waiting))
+
+
+def _bounded(waiting: list[WaitingPod]) -> tuple[WaitingPod, ...]:
+    """As many as one message has room for."""
+    size = 0
+    for place, pod in enumerate(waiting[:MOST_WAITING]):
+        size += len(msgspec.json.encode(pod))
+        if size > PAGE_BYTES:
+            return tuple(waiting[:place])
+    return tuple(waiting[:MOST_WAITING])
 
 
 def _told(entry: Entry) -> PodHolding:

@@ -18,7 +18,7 @@ from hami_protocol import keys, subjects
 from hami_protocol.envelope import Message
 from hami_protocol.events import PodAllocating, PodRefused
 from hami_registry.service import Registry
-from hami_registry.web import bundle, feed
+from hami_registry.web import bundle, facts, feed
 from hami_registry.web.handlers import MOST_QUESTION_BYTES
 from hami_runtime.clock import SystemClock
 from hami_runtime.kube.access import AccessReviewer
@@ -82,7 +82,7 @@ async def test_what_is_placed_is_shown_per_node_card_and_pod() -> None:
         await client.overview(lambda found: len(found["nodes"]) == 2)
         pod, node = await client.shown.run_pod("p1", "n1", gpu=1, gpumem=3000, gpucores=30)
         assert node == "n1"
-        found = await client.overview(lambda found: booked(found) == {"n1": 3000, "n2": 0})
+        found = await client.overview(lambda found: booked(found) == {"n1": 3000, "n2": 0} and len(found["log"]) == 3)
         assert [line["type"] for line in found["log"]] == ["pod_assigned", "pod_allocating", "allocation_succeeded"]
         assert found["caveats"] == []
         status, detail = await client.get("v1/page/nodes/n1")
@@ -305,7 +305,23 @@ async def test_a_message_that_cannot_be_read_is_passed_over() -> None:
         pod = a_ref()
         await client.shown.say(PodAllocating(pod=pod, node="n1", assignments=(), bind_time_seconds=0))
         found = await client.overview(lambda found: found["log"])
-        assert [line["uid"] for line in found["log"]] == [pod.uid]
+        assert {line["uid"] for line in found["log"]} == {pod.uid}
+
+
+async def test_a_fault_over_one_message_keeps_none_of_the_others_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = facts.log_line
+
+    def broken(event: Any, **details: Any) -> Any:
+        if event.pod.name == "poison":
+            raise RuntimeError("broken")
+        return told(event, **details)
+
+    monkeypatch.setattr(facts, "log_line", broken)
+    async with looking() as client:
+        for name in ("poison", "p1"):
+            await client.shown.say(PodAllocating(pod=a_ref(name), node="n1", assignments=(), bind_time_seconds=0))
+        found = await client.overview(lambda found: found["log"])
+        assert {line["pod"] for line in found["log"]} == {"p1"}  # the scheduler may say at once that it is gone
 
 
 async def test_the_page_is_served_compressed_and_asked_for_again_only_where_it_changed() -> None:

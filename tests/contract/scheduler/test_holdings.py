@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
+from hami_protocol import envelope, subjects
 from hami_protocol import holdings as protocol
-from hami_protocol import subjects
 from hami_protocol.holdings import Holdings, HoldingsQuestion
 from hami_scheduler import holding, questions
 from hami_scheduler.service import Scheduler
@@ -78,8 +78,21 @@ def test_pages_are_of_whole_nodes_and_have_everything_once(monkeypatch: pytest.M
     told()
 
 
-def test_a_page_stays_within_a_message() -> None:
-    assert protocol.PAGE_BYTES < 500_000
+def test_those_that_wait_fit_into_one_message_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 2 * protocol.PAGE_BYTES < envelope.MAX_EVENT_BYTES
+    monkeypatch.setattr(holding, "PAGE_BYTES", 700)
+
+    @story
+    async def told(world: World) -> None:
+        await world.node("n1")
+        async with world.scheduler() as scheduler:
+            for number in range(5):
+                asked(scheduler, await world.pod(f"p{number}", gpu=1, gpumem=30000))
+            (page,) = all_pages(scheduler)
+            assert 0 < len(page.waiting) < 5
+            assert page.waiting_count == 5
+
+    told()
 
 
 @story

@@ -208,7 +208,10 @@ class Feed:
     async def _follow(self, stream: StreamSpec, subject: str, start: StartAt, stop: asyncio.Event) -> None:
         async with self._bus.consume(stream, subjects=(subject,), start=start) as deliveries:
             async for delivery in until(stop, deliveries):
-                self._take(delivery)
+                try:
+                    self._take(delivery)
+                except Exception:  # a fault of ours over one message must not end the registry, whose work this is not
+                    log.exception("message is not shown", subject=delivery.message.subject, sequence=delivery.sequence)
 
     def _take(self, delivery: Delivery) -> None:
         try:
@@ -234,15 +237,20 @@ class Feed:
             asked_at, mark = self._now(), self._clock.monotonic()
             try:
                 holdings, last = await self._ask_all()
+                self._reconcile(holdings, last, asked_at=asked_at, mark=mark)
+                self._silence = ""
             except SchedulerSilent as exc:
                 self._silence = f"the scheduler did not say who holds what: {exc}"
-            else:
-                self._silence = ""
-                now = self._now()
-                self._see(self._history.reconcile(holdings, asked_at=asked_at, now=now))
-                self._history.forget(now)
-                self._waiting_changed |= self._waiting.reconcile(last.waiting, last.waiting_count, asked_at=mark)
+            except Exception:  # as above
+                log.exception("what the scheduler said could not be taken in")
+                self._silence = "what the scheduler said could not be taken in"
             await self._pause(stop)
+
+    def _reconcile(self, holdings: list[PodHolding], last: Holdings, *, asked_at: float, mark: float) -> None:
+        now = self._now()
+        self._see(self._history.reconcile(holdings, asked_at=asked_at, now=now))
+        self._history.forget(now)
+        self._waiting_changed |= self._waiting.reconcile(last.waiting, last.waiting_count, asked_at=mark)
 
     async def _ask_all(self) -> tuple[list[PodHolding], Holdings]:
         found: list[PodHolding] = []
@@ -274,8 +282,12 @@ class Feed:
 
     async def _tell(self, stop: asyncio.Event) -> None:
         while not await sleep_until(stop, TELL_SECONDS):
-            if self._listeners:
+            if not self._listeners:
+                continue
+            try:
                 self._say(self._change())
+            except Exception:  # as above
+                log.exception("changes could not be told")
 
     def _change(self) -> Change | None:
         """What listeners have not been told yet; None where there is nothing."""

@@ -116,7 +116,7 @@ class _Handlers:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         with self._feed.listen() as listener, suppress(ConnectionResetError):  # the reader has gone
             await response.prepare(request)
-            await response.write(b": changes follow\n\n")
+            await _write(response, b": changes follow\n\n")
             await self._pass_on(request, response, listener)
         return response
 
@@ -129,11 +129,11 @@ class _Handlers:
                 async with asyncio.timeout(QUIET_SECONDS):
                     data = await listener.get()
             except TimeoutError:
-                await response.write(b": quiet\n\n")
+                await _write(response, b": quiet\n\n")
             else:
                 if data is None:
                     return
-                await response.write(b"event: change\ndata: " + data + b"\n\n")
+                await _write(response, b"event: change\ndata: " + data + b"\n\n")
             if clock.time() >= review_at:
                 if await self._refusal(request) is not None:
                     return
@@ -156,6 +156,19 @@ class _Handlers:
             raise ValueError(f"at: {text[:40]!r}; accepted: Unix seconds")
         begins, now = self._feed.span()
         return min(max(at, begins), now)
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    """Write, to a reader that reads.
+
+    Raises:
+        ConnectionResetError: it does not, or has gone.
+    """
+    try:
+        async with asyncio.timeout(QUIET_SECONDS):
+            await response.write(data)
+    except TimeoutError as exc:
+        raise ConnectionResetError("the reader does not read") from exc
 
 
 def _json(fact: msgspec.Struct) -> web.Response:
