@@ -68,7 +68,7 @@ class World:
         self.installation = installation
         self.cluster = cluster
 
-    async def kubectl(self, *arguments: str, timeout_seconds: float = 60.0) -> str:
+    async def kubectl(self, *arguments: str, timeout_seconds: float = 120.0) -> str:
         """Run kubectl as an administrator."""
         return await kubectl(self.installation.kubeconfig, *arguments, timeout_seconds=timeout_seconds)
 

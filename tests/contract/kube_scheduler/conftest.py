@@ -47,6 +47,8 @@ PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
 class World(ABC):
     """What a story sees. ``filter``, ``prioritize``, ``preempt`` and ``bind`` are the extender's answers; ``calls`` is what it was asked."""
 
+    order_is_chance = False
+    """Whether nodes may happen to be sent in the same order again: the real one's is that in which its threads come to them."""
     patient = True
     """Whether hours may pass: in virtual time they cost nothing."""
     minor = building.minor(building.DEFAULT_VERSION)
@@ -174,6 +176,7 @@ class StandIn(World):
 class Real(World):
     """Kubernetes' own kube-scheduler, on a real API server that is cleared before."""
 
+    order_is_chance = True
     patient = False
     minor = building.minor(building.version())
 
