@@ -23,7 +23,7 @@ from tests.web.scene import Scene, populate, scene
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
 
-pytestmark = [pytest.mark.web, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.web, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 FAULTS, CONTRAST = [(Path(__file__).parent / name).read_text() for name in ("faults.js", "contrast.js")]
 CUTS = {
