@@ -60,5 +60,7 @@ def _tell(broken: Sequence[Report], folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))  # what is left out is logged, thousands of times
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )  # what is left out is logged, thousands of times
     raise SystemExit(main())
