@@ -28,6 +28,7 @@ from hami_runtime.kube import cluster as api
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.kube.informer import Informer
 from hami_runtime.kube.lease import LeaderElector
+from hami_runtime.kube.sharing import SharedContainers
 from hami_runtime.lifecycle import Loop, run_until, serve, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
@@ -124,7 +125,7 @@ class Scheduler:
         )
         telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
-        self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry)
+        self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry, keep_as=SharedContainers().of)
         if telemetry.measures:
             telemetry.registry.register(QuotaCollector(self.picture))
             telemetry.registry.register(MigCollector(self.picture, self.pods.get))
