@@ -103,6 +103,8 @@ class Terminal:
         if GOES_ON.fullmatch(command.text):
             return await self._interrupted(process, output, command)
         code = await process.wait()
+        if command.text.endswith("&"):
+            await _printed(output, command)
         for each in variables.read_bytes().split(b"\0"):
             name, _, value = each.decode().partition("=")
             if name:
@@ -110,11 +112,7 @@ class Terminal:
         return code, output.read_text()
 
     async def _interrupted(self, process: asyncio.subprocess.Process, output: Path, command: Command) -> tuple[int, str]:
-        for _ in range(TRIES * 4):
-            printed = await asyncio.to_thread(output.read_text)
-            if (printed and not command.shown) or (command.shown and matches(command.shown, printed)):
-                break
-            await asyncio.sleep(PAUSE_SECONDS)
+        await _printed(output, command)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         await process.wait()
@@ -126,6 +124,15 @@ class Terminal:
         for group in self._groups:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
+
+
+async def _printed(output: Path, command: Command) -> None:
+    """Return once a command that goes on has printed what its page shows, or anything, or has had its time for it."""
+    for _ in range(TRIES * 4):
+        printed = await asyncio.to_thread(output.read_text)
+        if (printed and not command.shown) or (command.shown and matches(command.shown, printed)):
+            return
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
