@@ -57,6 +57,11 @@ PAUSE_SECONDS: Final = 0.25
 BIN: Final = Path(sys.executable).parent
 
 
+def _interruptible() -> None:
+    """A shell without job control starts what it runs in the background deaf to interrupts, and all that comes of it too: perhaps us."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def reason_not_to_run(text: str) -> str:
     """Why a command is not typed into the rig; empty where it is."""
     return next((reason for pattern, reason in NOT_RUN if re.fullmatch(pattern, text, re.DOTALL)), "")
@@ -97,7 +102,13 @@ class Terminal:
         script = f"{command.text}\nstatus=$?\nenv -0 > {shlex.quote(str(variables))}\nexit $status"
         with output.open("wb") as file:
             process = await asyncio.create_subprocess_exec(
-                *("bash", "-c", script), stdout=file, stderr=file, env=self._environ, cwd=self._folder, start_new_session=True
+                *("bash", "-c", script),
+                stdout=file,
+                stderr=file,
+                env=self._environ,
+                cwd=self._folder,
+                start_new_session=True,
+                preexec_fn=_interruptible,
             )
         self._groups.append(process.pid)
         if GOES_ON.fullmatch(command.text):
