@@ -161,7 +161,7 @@ async def test_a_pod_without_a_node_goes_at_once(api: Api) -> None:
 
 
 async def test_an_eviction_respects_the_budget(api: Api) -> None:
-    """The budget's counts are written here as a controller manager, where one runs, counts them; it may write what it saw a moment before over ours."""
+    """The budget's counts are written here as a controller manager does; one that runs may write over ours what it saw a moment before."""
     budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}}
     assert (await api.post(api.budgets, budget)).code == 201
 
