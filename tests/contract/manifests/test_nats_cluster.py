@@ -62,13 +62,23 @@ async def stream(bus: JetStreamBus, spec: subjects.StreamSpec) -> api.Answer:
     pytest.fail("no stream")
 
 
+async def made(scheduler: JetStreamBus) -> None:
+    """Return once the streams are there, as the services do: before the servers have chosen who leads them, nobody answers."""
+    for _ in range(20):
+        try:
+            return await scheduler.ensure_streams(subjects.STREAMS)
+        except BusUnavailable:
+            await asyncio.sleep(0.05)
+    pytest.fail("no streams")
+
+
 async def test_who_starts_before_the_cluster_is_whole_gets_his_streams_on_all_servers_and_loses_none_with_one(
     servers: list[ProductionBus],
 ) -> None:
     url = ",".join(each.server.url for each in servers)
     tls = servers[0].tls("hami-scheduler")
     async with jetstream.connect(url, name="hami-scheduler", tls=tls, replicas=3) as scheduler:
-        await scheduler.ensure_streams(subjects.STREAMS)
+        await made(scheduler)
         for spec in subjects.STREAMS:
             assert (await stream(scheduler, spec)).config["num_replicas"] == 3
         async with servers[1].connect("hami-node-agent") as agent, servers[2].connect("hami-registry") as registry:
@@ -88,7 +98,7 @@ async def test_a_server_that_is_told_to_stop_sends_its_clients_to_the_others(ser
     going = servers[0]
     pid = tmp_path / NAMES[0] / "nats.pid"
     async with going.connect("hami-scheduler", replicas=3) as scheduler:
-        await scheduler.ensure_streams(subjects.STREAMS)
+        await made(scheduler)
         await stream(scheduler, subjects.VERDICTS)
     url = ",".join(each.server.url for each in servers)
     async with going.connect("hami-scheduler") as here, jetstream.connect(url, name="any", tls=going.tls("hami-scheduler")) as anywhere:

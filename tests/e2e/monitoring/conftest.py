@@ -38,7 +38,8 @@ nodes:
     labels: {pool: cut}
 """
 AGENTS = ("node-agent-cdi", "node-agent-cut")
-WORK = "vgpu-alloc --mib 300 --kernel spin_100us --hold-seconds 8; exec vgpu-alloc --mib 300 --hold-seconds -1"
+# Kernels for long enough to be seen by two looks of the monitor.
+WORK = "vgpu-alloc --mib 300 --kernel spin_100us --hold-seconds 15; exec vgpu-alloc --mib 300 --hold-seconds -1"
 
 
 class Collector:
