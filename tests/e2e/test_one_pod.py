@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from hami_protocol import assignment, events, keys
+from hami_protocol.kubernetes import Pod
 from hami_rig.kubectl import KubectlFailed
 from tests.e2e.conftest import CARD_MIB, World, a_pod, eventually, of_pod, runs, waits
 
@@ -17,6 +18,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 RESTARTED = "device manager started again"
+
+
+def all_started(pod: Pod) -> bool:
+    """Whether each of its containers has started: a pod is said to run as soon as its first one does."""
+    statuses = pod.status.container_statuses or ()
+    return len(statuses) == len(pod.spec.containers) and all(each.state is not None and each.state.running is not None for each in statuses)
 
 
 @pytest.mark.parametrize("pool", ["locked", "cdi"])
@@ -61,7 +68,7 @@ async def test_every_container_of_a_pod_gets_its_own_share(world: World) -> None
     manifest["spec"]["initContainers"] = [container("prepare", 2000), container("proxy", 1000, restartPolicy="Always")]
     manifest["spec"]["containers"] = [container("main", 4000), {"name": "plain", "image": "busybox"}, container("second", 5000)]
     await world.apply(manifest)
-    (pod,) = await world.running("several")
+    pod = await world.until("several", lambda each: runs(each) and all_started(each))
     for name, limit in (("prepare", "2000m"), ("proxy", "1000m"), ("main", "4000m"), ("second", "5000m")):
         assert world.given(pod, name)["env"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == limit
     assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in world.given(pod, "plain")["env"]

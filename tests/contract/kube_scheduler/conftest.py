@@ -29,7 +29,7 @@ from hami_runtime import virtual
 from hami_runtime.clock import Clock, SystemClock
 from hami_runtime.http import serve_app
 from hami_runtime.kube import http
-from hami_runtime.kube.cluster import EVENTS, NODES, PODS, AlreadyExists, Cluster, Kind
+from hami_runtime.kube.cluster import EVENTS, NODES, PODS, AlreadyExists, Cluster, Forbidden, Kind
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
 from hami_runtime.virtual import VirtualClock
@@ -39,6 +39,7 @@ from tests.cluster.harness.control_plane import ControlPlane
 GPU = "nvidia.com/gpu"
 VERBS = ("filter", "prioritize", "preempt", "bind")
 LONGEST_REAL_PAUSE_SECONDS = 12.0
+TRIES = 50
 PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
     api_version="scheduling.k8s.io/v1", kind="PriorityClass", plural="priorityclasses", namespaced=False, type=dict
 )
@@ -117,8 +118,16 @@ class World(ABC):
         limits = {**({GPU: "1"} if gpu else {}), **({"cpu": cpu} if cpu else {}), **others}
         containers = [{"name": "c", "image": "x", "resources": {"limits": limits, "requests": limits}}]
         spec = {"schedulerName": scheduler, "containers": containers, **await self.of_priority(priority)}
-        metadata = {"name": name, "namespace": "default"}
-        await self.cluster.create(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}, namespace="default")
+        body = {"metadata": {"name": name, "namespace": "default"}, "spec": spec, "status": {"phase": "Pending"}}
+        for tries_left in reversed(range(TRIES)):
+            try:
+                await self.cluster.create(PODS, body, namespace="default")
+            except Forbidden:  # admission does not know a priority class that was made a moment ago
+                if not tries_left:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                return
 
     async def of_priority(self, priority: int) -> dict[str, Any]:
         """What a pod's spec says of its priority."""
