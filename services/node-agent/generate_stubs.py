@@ -1,4 +1,7 @@
-"""Generate ``hami_node_agent/api/*_pb2*`` from the ``.proto`` files beside them. Run it after changing one; ``--check`` only compares."""
+"""Generate ``hami_node_agent/api/*_pb2*`` from the ``.proto`` files beside them. Run it after changing one; ``--check`` only compares.
+
+The ``NotImplementedError`` in them is gRPC's own answer of a base class to a call (UNIMPLEMENTED) that a servicer has not taken over.
+"""
 # ruff: noqa: INP001
 
 from __future__ import annotations
