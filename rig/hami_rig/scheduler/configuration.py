@@ -76,6 +76,8 @@ class SchedulerConfiguration(_Part, frozen=True, kw_only=True):
     kind: str = "KubeSchedulerConfiguration"
     profiles: tuple[Profile, ...] = (Profile(),)
     extenders: tuple[ExtenderConfig, ...] = ()
+    parallelism: int = 16
+    """How many workers look at nodes at once; with one, nodes come in their own order."""
     percentage_of_nodes_to_score: int = 0
     pod_initial_backoff_seconds: float = 1.0
     pod_max_backoff_seconds: float = 10.0
@@ -106,6 +108,8 @@ def load(text: str) -> SchedulerConfiguration:
         raise ConfigurationError(f"scheduler configuration: {exc}") from exc
     if configuration.kind != "KubeSchedulerConfiguration":
         raise ConfigurationError(f"kind: {configuration.kind!r} is not accepted; accepted: 'KubeSchedulerConfiguration'")
+    if configuration.parallelism < 1:
+        raise ConfigurationError(f"parallelism: {configuration.parallelism} is not accepted; accepted: 1 or more")
     if sum(1 for extender in configuration.extenders if extender.bind_verb) > 1:
         raise ConfigurationError("extenders: at most one may have a bindVerb")
     for extender in configuration.extenders:

@@ -158,7 +158,8 @@ class KubeScheduler:
         if self._extender is None or not found.feasible or not self._extender.interested(pod):
             return found
         found.extender_asked = True
-        self._rng.shuffle(found.feasible)  # kube-scheduler's order differs from call to call: nobody may rely on it
+        if self._configuration.parallelism > 1:
+            self._rng.shuffle(found.feasible)  # the order in which kube-scheduler's workers come to nodes: nobody may rely on it
         answer = await self._extender.filter(pod, nodes, found.feasible)
         found.feasible = list(answer.feasible)
         found.reasons |= {name: (reason,) for name, reason in (*answer.failed.items(), *answer.unresolvable.items())}

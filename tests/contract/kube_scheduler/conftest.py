@@ -38,7 +38,9 @@ from tests.cluster.harness.control_plane import ControlPlane
 
 GPU = "nvidia.com/gpu"
 VERBS = ("filter", "prioritize", "preempt", "bind")
-LONGEST_REAL_PAUSE_SECONDS = 12.0
+LONGEST_REAL_PAUSE_SECONDS = 6.0
+"""Three times the longest back-off that the configuration allows: who is not asked again by then waits for a change, or for minutes."""
+UNTIL_SECONDS = 20.0
 TRIES = 50
 PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
     api_version="scheduling.k8s.io/v1", kind="PriorityClass", plural="priorityclasses", namespaced=False, type=dict
@@ -48,8 +50,6 @@ PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
 class World(ABC):
     """What a story sees. ``filter``, ``prioritize``, ``preempt`` and ``bind`` are the extender's answers; ``calls`` is what it was asked."""
 
-    order_is_chance = False
-    """Whether nodes may happen to be sent in the same order again: the real one's is that in which its threads come to them."""
     patient = True
     """Whether hours may pass: in virtual time they cost nothing."""
     minor = building.minor(building.DEFAULT_VERSION)
@@ -60,7 +60,8 @@ class World(ABC):
         self.clock = clock
         self.calls: list[tuple[str, float, dict[str, Any]]] = []
         self.percentage_of_nodes_to_score = 100
-        """What its configuration says; it is read when it starts."""
+        self.parallelism = 16
+        """What its configuration says; both are read when it starts."""
         self.filter_seconds = 0.001
         self.most_filters_at_once = 0
         self._filters_now = 0
@@ -93,6 +94,37 @@ class World(ABC):
     async def pause(self, seconds: float) -> None:
         """Let time pass; a real scheduler is given a little more than the stand-in needs, and less than hours."""
         await asyncio.sleep(seconds)
+
+    async def until(self, holds: Callable[[], Awaitable[object]]) -> None:
+        """Let time pass until ``holds``."""
+        end = self.clock.monotonic() + UNTIL_SECONDS
+        while not await holds():
+            if self.clock.monotonic() > end:
+                pytest.fail(f"does not hold after {UNTIL_SECONDS} s; the extender was called: {[verb for verb, _, _ in self.calls]}")
+            await asyncio.sleep(0.05)
+
+    async def bound(self, name: str) -> str:
+        """The node of a pod, once it is on one."""
+
+        async def is_bound() -> str:
+            return (await self.pod(name)).spec.node_name
+
+        await self.until(is_bound)
+        return await is_bound()
+
+    async def says(self, name: str, status: str, reason: str, message: str) -> None:
+        """Wait until a pod's condition PodScheduled is this."""
+        found = ("", "", "")
+
+        async def is_said() -> bool:
+            nonlocal found
+            found = await self.condition(name)
+            return found == (status, reason, message)
+
+        try:
+            await self.until(is_said)
+        except pytest.fail.Exception:
+            assert found == (status, reason, message)
 
     @abstractmethod
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -170,7 +202,7 @@ class StandIn(World):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         body = configuration.generate([GPU], extender_url="http://extender")
-        body["percentageOfNodesToScore"] = self.percentage_of_nodes_to_score
+        body |= {"percentageOfNodesToScore": self.percentage_of_nodes_to_score, "parallelism": self.parallelism}
         config = configuration.load(msgspec.json.encode(body).decode())
         extender = Extender(config.extenders[0], CallTransport({verb: self._call(verb) for verb in VERBS}))
         scheduler = KubeScheduler(self.cluster, self.clock, config, extender, rng=random.Random(2))
@@ -185,7 +217,6 @@ class StandIn(World):
 class Real(World):
     """Kubernetes' own kube-scheduler, on a real API server that is cleared before."""
 
-    order_is_chance = True
     patient = False
     minor = building.minor(building.version())
 
@@ -229,6 +260,7 @@ class Real(World):
             body = configuration.generate([GPU], extender_url=f"http://127.0.0.1:{port}")
             body |= {
                 "percentageOfNodesToScore": self.percentage_of_nodes_to_score,
+                "parallelism": self.parallelism,
                 "leaderElection": {"leaderElect": False},
                 "clientConnection": {"kubeconfig": str(self._kubeconfig), "qps": 1000, "burst": 2000},
             }

@@ -51,6 +51,7 @@ def test_what_the_rig_generates_is_what_is_recommended() -> None:
         (("1m30s", "soon"), "httpTimeout: 'soon' is not a duration; accepted: as 5s"),
         (("kind: KubeSchedulerConfiguration", "kind: Pod"), "kind: 'Pod' is not accepted"),
         (("filterVerb: filter", "filterVerb: 3"), r"extenders\[0\].filterVerb"),
+        (("podMaxBackoffSeconds: 2", "parallelism: 0"), "parallelism: 0 is not accepted; accepted: 1 or more"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(change: tuple[str, str], message: str) -> None:
