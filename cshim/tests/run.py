@@ -79,6 +79,7 @@ def main() -> int:
     failed = 0
     jobs = [(program, plain) for program in sorted((build / "unit").iterdir())]
     jobs += [(program, shimmed) for program in sorted((build / "api").iterdir())]
+    jobs += [(build / "cudart" / form, shimmed) for form in ("shared", "static")]
     with ThreadPoolExecutor(max_workers=2) as pool:
         for program, done, seconds in pool.map(lambda job: run_program(*job), jobs):
             lines = done.stdout.strip().splitlines() or [f"ended with {done.returncode}"]
