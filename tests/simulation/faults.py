@@ -320,8 +320,18 @@ class FaultyCluster:
         self._process.step()
         return answer
 
-    async def list(self, kind: Kind[T], *, namespace: str | None = None, labels: str = "", fields: str = "") -> Listing[T]:
-        return await self._read(f"list {kind.plural}", lambda: self._inner.list(kind, namespace=namespace, labels=labels, fields=fields))
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep_as: Callable[[T], T] | None = None,
+    ) -> Listing[T]:
+        return await self._read(
+            f"list {kind.plural}", lambda: self._inner.list(kind, namespace=namespace, labels=labels, fields=fields, keep_as=keep_as)
+        )
 
     @asynccontextmanager
     async def watch(

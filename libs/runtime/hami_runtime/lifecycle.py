@@ -70,23 +70,38 @@ async def serve(*loops: Loop, grace_seconds: float, stop: asyncio.Event | None =
 
 
 async def until(stop: asyncio.Event, items: AsyncIterator[T]) -> AsyncIterator[T]:
-    """Yield ``items`` until there are no more or ``stop`` is set. What has not been yielded by then stays with ``items``."""
+    """Yield ``items`` until there are no more or ``stop`` is set. What has not been yielded by then stays with ``items``.
+
+    Whoever waits for the next item is interrupted by a cancellation, which goes no further; there is one more task for all of them, not one for each.
+    """
+    waiting: asyncio.Task[Any] | None = None
+    interrupted = False
+
+    def interrupt(_stopped: asyncio.Future[Any]) -> None:
+        nonlocal interrupted
+        if waiting is not None:
+            interrupted = waiting.cancel()
+
     stopped = asyncio.ensure_future(stop.wait())
-    following: asyncio.Future[T] | None = None
+    stopped.add_done_callback(interrupt)
     try:
         while not stop.is_set():
-            following = asyncio.ensure_future(_following(items))
-            await asyncio.wait((stopped, following), return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                return
+            waiting = asyncio.current_task()
+            cancellations = waiting.cancelling() if waiting is not None else 0
             try:
-                item = following.result()
-            except _Exhausted:
+                item = await anext(items)
+            except StopAsyncIteration:
                 return
-            following = None
+            except asyncio.CancelledError:
+                if waiting is None or not interrupted or waiting.uncancel() > cancellations:
+                    raise  # somebody else means us
+                return
+            finally:
+                waiting = None
             yield item
     finally:
-        await _end(stopped, *(() if following is None else (following,)))
+        stopped.remove_done_callback(interrupt)
+        await _end(stopped)
 
 
 async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -139,17 +154,6 @@ def announce(ready_file: str, ports: Mapping[str, int]) -> None:
     with os.fdopen(descriptor, "w") as file:
         json.dump(dict(ports), file)
     Path(temporary).replace(path)
-
-
-class _Exhausted(Exception):  # noqa: N818 - never leaves this module
-    """StopAsyncIteration, in a form that a future can carry."""
-
-
-async def _following(items: AsyncIterator[T]) -> T:
-    try:
-        return await anext(items)
-    except StopAsyncIteration:
-        raise _Exhausted from None
 
 
 def _forget_signals(heard: list[signal.Signals]) -> None:

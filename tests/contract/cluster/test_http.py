@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from hami_protocol.devices import PodRef
+from hami_protocol.kubernetes import Pod, PodSpec
 from hami_rig.apiserver.faults import Fault
 from hami_rig.apiserver.server import ApiServer
 from hami_runtime.http import serve_app
@@ -140,6 +142,15 @@ class TestIdentity:
                 a_kubeconfig(tmp_path, f"http://127.0.0.1:{port}", {"token": "new"})
                 await asyncio.gather(*(cluster.create(PODS, a_pod("p"), namespace="default") for _ in range(5)))
 
+    async def test_files_alone_are_read_without_the_classes_of_the_whole_api(self, tmp_path: Path) -> None:
+        """They are 37 MiB in each service."""
+        kubeconfig = a_kubeconfig(tmp_path, "http://127.0.0.1:1", {"token": "t"})
+        text = "import asyncio, sys; from hami_runtime.kube.login import login; print(asyncio.run(asyncio.wait_for(login(sys.argv[1]), 9)).server)"
+        program = f"{text}; sys.exit('kubernetes_asyncio' in sys.modules)"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, kubeconfig, stdout=asyncio.subprocess.PIPE)
+        said, _ = await process.communicate()
+        assert (process.returncode, said) == (0, b"http://127.0.0.1:1\n")
+
     async def test_an_exec_plugin_gives_a_token(self, tmp_path: Path) -> None:
         async def handler(request: web.Request) -> web.Response:
             return web.Response(body=POD) if request.headers.get("Authorization") == "Bearer made" else web.Response(status=401)
@@ -258,6 +269,24 @@ class TestBytes:
         async with self.serving(tmp_path, first, last) as cluster:
             listing = await cluster.list(PODS)
         assert ([pod.metadata.name for pod in listing.items], listing.resource_version) == (["p", "q"], "9")
+
+    async def test_each_page_is_kept_in_its_form_before_the_next_is_asked_for(self, tmp_path: Path) -> None:
+        kept: list[str] = []
+        kept_at_page: list[int] = []
+
+        async def handler(request: web.Request) -> web.Response:
+            kept_at_page.append(len(kept))
+            more = b"" if "continue" in request.query else b',"continue":"more"'
+            return web.Response(body=b'{"metadata":{"resourceVersion":"9"' + more + b'},"items":[' + POD + b"," + POD + b"]}")
+
+        def keep(pod: Pod) -> Pod:
+            kept.append(pod.metadata.name)
+            return msgspec.structs.replace(pod, spec=PodSpec(node_name="kept"))
+
+        async with an_api(handler) as port, http.connect(a_kubeconfig(tmp_path, f"http://127.0.0.1:{port}")) as cluster:
+            listing = await cluster.list(PODS, keep_as=keep)
+        assert kept_at_page == [0, 2]
+        assert [pod.spec.node_name for pod in listing.items] == ["kept"] * 4
 
     async def test_pages_that_expired_are_asked_for_all_at_once(self, tmp_path: Path) -> None:
         async def handler(request: web.Request) -> web.Response:

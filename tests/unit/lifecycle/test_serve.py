@@ -114,6 +114,68 @@ def test_until_takes_nothing_more_once_stopped() -> None:
     assert virtual.run(main()) == [1]
 
 
+def test_a_stop_that_interrupts_loses_nothing() -> None:
+    async def main() -> list[int]:
+        stop = asyncio.Event()
+        queue: asyncio.Queue[int] = asyncio.Queue()
+
+        async def collect(source: AsyncIterator[int]) -> list[int]:
+            return [n async for n in source]
+
+        first = asyncio.create_task(collect(lifecycle.until(stop, Items(queue))))
+        queue.put_nowait(1)
+        await asyncio.sleep(1)
+        stop.set()
+        queue.put_nowait(2)
+        return [*await first, *(queue.get_nowait() for _ in range(queue.qsize()))]
+
+    assert virtual.run(main()) == [1, 2]
+
+
+class Items(AsyncIterator[int]):
+    """What is put into a queue."""
+
+    def __init__(self, queue: asyncio.Queue[int]) -> None:
+        self._queue = queue
+
+    async def __anext__(self) -> int:
+        return await self._queue.get()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_who_is_cancelled_while_waiting_for_an_item_is_cancelled(stopped: bool) -> None:
+    async def main() -> bool:
+        stop = asyncio.Event()
+
+        async def work() -> None:
+            async for _ in lifecycle.until(stop, numbers(then_wait=True)):
+                pass
+            await asyncio.sleep(1_000)  # where a cancellation that was swallowed shows
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(1)
+        if stopped:
+            stop.set()
+        task.cancel()
+        await asyncio.wait((task,), timeout=10)
+        return task.cancelled()
+
+    assert virtual.run(main())
+
+
+def test_what_the_consumer_does_with_an_item_is_not_interrupted() -> None:
+    async def main() -> list[int]:
+        stop = asyncio.Event()
+        done = []
+        asyncio.get_running_loop().call_later(1, stop.set)
+        async for n in lifecycle.until(stop, numbers(then_wait=False)):
+            await asyncio.sleep(5)
+            done.append(n)
+        return done
+
+    assert virtual.run(main()) == [1]
+
+
 def test_a_sleep_ends_early_at_the_stop() -> None:
     async def main() -> tuple[bool, bool, float]:
         stop = asyncio.Event()

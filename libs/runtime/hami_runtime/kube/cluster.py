@@ -6,7 +6,7 @@ does about them: ``Unavailable.maybe_applied`` says that a write may have taken 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
@@ -165,8 +165,18 @@ class Listing(Struct, Generic[T], frozen=True, kw_only=True):
 class Cluster(Protocol):
     """The API server."""
 
-    async def list(self, kind: Kind[T], *, namespace: str | None = None, labels: str = "", fields: str = "") -> Listing[T]:
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep_as: Callable[[T], T] | None = None,
+    ) -> Listing[T]:
         """All objects of a kind, by label and field selector. An object that cannot be decoded is left out and reported to the log.
+
+        ``keep_as`` gives the form in which one is kept: as soon as it is read, so that a long list is never there in any other.
 
         Raises:
             ClusterError: it could not be listed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -30,7 +30,7 @@ REQUEST_SECONDS = 10.0
 _LIST_SECONDS = 120.0
 _EVICTION_SECONDS = 30.0
 """The API server itself tries an eviction that is in conflict for ten seconds."""
-_PAGE_OBJECTS = 1000
+_PAGE_OBJECTS = 500
 _WATCH_SECONDS = (240, 480)
 """The server ends a watch after a time between these, so that not all end at once."""
 _SILENCE_SECONDS = 100.0
@@ -67,7 +67,15 @@ class HttpCluster:
         for response in tuple(self._open):
             response.close()
 
-    async def list(self, kind: Kind[T], *, namespace: str | None = None, labels: str = "", fields: str = "") -> Listing[T]:
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep_as: Callable[[T], T] | None = None,
+    ) -> Listing[T]:
         """All objects of a kind, fetched in pages that belong to one version."""
         params = _selecting(labels, fields) | {"limit": str(_PAGE_OBJECTS)}
         items: list[T] = []
@@ -80,7 +88,7 @@ class HttpCluster:
                 del params["continue"], params["limit"]  # the pages took too long: all at once, then
                 items.clear()
                 continue
-            items += page.items
+            items += page.items if keep_as is None else map(keep_as, page.items)
             if not page.next_page:
                 return Listing(items=items, resource_version=page.resource_version)
             params["continue"] = page.next_page

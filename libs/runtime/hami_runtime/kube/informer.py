@@ -129,7 +129,9 @@ class Informer(Generic[T]):
     async def _follow(self) -> None:
         if self._version is None:
             refreshes = self._refreshes_asked
-            listing = await self._cluster.list(self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
+            listing = await self._cluster.list(
+                self._kind, namespace=self._namespace, labels=self._labels, fields=self._fields, keep_as=self._keep_as
+            )
             self._lists.add(1, self._labelled)
             self._replace_all(listing.items)
             self._version = listing.resource_version
@@ -165,7 +167,7 @@ class Informer(Generic[T]):
 
     def _apply(self, change: ChangeType, item: T) -> None:
         if change != ChangeType.DELETED:
-            self._put(item)
+            self._put(item if self._keep_as is None else self._keep_as(item))
             return
         identity = _identity(item)
         known = self.objects.pop(identity.key, None)
@@ -187,8 +189,6 @@ class Informer(Generic[T]):
                 del self.objects[identity.key]
                 self._tell(known, None)
                 known = None
-        if self._keep_as is not None:
-            item = self._keep_as(item)
         self.objects[identity.key] = item
         self._tell(known, item)
 

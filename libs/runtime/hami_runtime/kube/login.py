@@ -1,8 +1,7 @@
 """Where the API server is and who we are for it: a kubeconfig (tokens, client certificates, exec plugins) or a pod's service account.
 
-A kubeconfig is kubernetes-asyncio's to read, and read again when the API server knows its token no more. That package makes a class for every
-type of the API when it is imported, about 37 MiB, so that it is imported only where there is a kubeconfig. A service account is three files,
-which are read here, its token again as kubelet rotates it.
+What files say is read by us, a token's file again as somebody rotates it. Plugins and auth providers are kubernetes-asyncio's to ask. That package
+makes a class for every type of the API when it is imported, about 37 MiB, so that it is imported only where somebody must be asked.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ import asyncio
 import os
 import ssl
 import sys
-import time
+import tempfile
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 from msgspec import Struct
 
 from hami_runtime.kube.cluster import ClusterError
+from hami_runtime.kube.kubeconfig import Account, Pem, TokenFile, from_files
 
 _TOKEN = "BearerToken"  # noqa: S105 - the name that kubernetes-asyncio keeps it under
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-TOKEN_SECONDS = 60.0
-"""For how long a service account's token is used before its file is looked at again."""
 
 
 def _unreadable() -> tuple[type[Exception], ...]:
@@ -33,36 +32,6 @@ def _unreadable() -> tuple[type[Exception], ...]:
     config = sys.modules.get("kubernetes_asyncio.config")
     own = (config.ConfigException,) if config is not None else ()
     return (*own, OSError, ValueError, TypeError, AssertionError, AttributeError, yaml.YAMLError)
-
-
-class _ServiceAccount:
-    """A pod's own identity, with what ``Login`` reads of a configuration."""
-
-    cert_file = key_file = tls_server_name = proxy = None
-    verify_ssl = True
-
-    def __init__(self, folder: str) -> None:
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
-        if not host or not port:
-            raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
-        self.host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-        self.ssl_ca_cert = f"{folder}/ca.crt"
-        if not Path(self.ssl_ca_cert).read_bytes().strip():
-            raise ValueError(f"{self.ssl_ca_cert} is empty")
-        self._token_path = Path(folder) / "token"
-        self._token, self._read_at = self._read(), time.monotonic()
-
-    def _read(self) -> str:
-        token = self._token_path.read_text(encoding="utf-8").strip()
-        if not token:
-            raise ValueError(f"{self._token_path} is empty")
-        return token
-
-    async def get_api_key_with_prefix(self, _name: str) -> str:
-        """The value of the ``Authorization`` header."""
-        if time.monotonic() - self._read_at >= TOKEN_SECONDS:
-            self._token, self._read_at = self._read(), time.monotonic()
-        return f"Bearer {self._token}"
 
 
 class _Source(Struct, frozen=True, kw_only=True):
@@ -81,29 +50,28 @@ class Login:
         proxy: URL of a proxy, None for none: the kubeconfig's, else what ``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` say at the start.
     """
 
-    def __init__(self, configuration: Any, source: _Source) -> None:
-        self.server = str(configuration.host).rstrip("/")
-        self.tls = _tls(configuration) if self.server.startswith("https") else None
-        self.server_name: str | None = configuration.tls_server_name or None
-        self.proxy: str | None = configuration.proxy or proxy_of(self.server)
-        self._configuration = configuration
+    def __init__(self, account: Account, source: _Source) -> None:
+        self.server = account.server.rstrip("/")
+        self.tls = _tls(account) if self.server.startswith("https") else None
+        self.server_name = account.server_name or None
+        self.proxy = account.proxy or proxy_of(self.server)
+        self._account = account
         self._source = source
         self._renewing = asyncio.Lock()
 
     async def authorization(self) -> str:
         """The value of the ``Authorization`` header, empty for none."""
         try:
-            found = await self._configuration.get_api_key_with_prefix(_TOKEN)
+            return await self._account.authorization()
         except _unreadable() as exc:
             raise ClusterError(f"our own token cannot be read: {exc}") from exc
-        return str(found or "").strip()
 
     async def renew(self, refused: str) -> bool:
         """Look for another identity than ``refused``, which the API server does not accept (any more); whether there is one."""
         async with self._renewing:
             if await self.authorization() != refused:
                 return True  # somebody else has renewed it meanwhile
-            self._configuration = await _configured(self._source)
+            self._account = await _account_of(self._source)
             return await self.authorization() != refused
 
 
@@ -119,37 +87,80 @@ async def login(kubeconfig: str | None, context: str | None = None, *, service_a
     Raises:
         ClusterError: there is no usable configuration; the message says where it was looked for.
     """
-    source = _Source(kubeconfig=kubeconfig, context=context, service_account=service_account)
-    configuration = await _configured(source)
+    source = _Source(kubeconfig=kubeconfig, context=context or None, service_account=service_account)
+    account = await _account_of(source)
     try:
-        return Login(configuration, source)
+        return Login(account, source)
     except (OSError, ssl.SSLError) as exc:
         raise ClusterError(f"{kubeconfig or 'service account'}: the certificates cannot be used: {exc}") from exc
 
 
-async def _configured(source: _Source) -> Any:
-    kubeconfig = source.kubeconfig
+async def _account_of(source: _Source) -> Account:
+    path = source.kubeconfig
     try:
-        return await _from_kubeconfig(kubeconfig, source.context) if kubeconfig else _ServiceAccount(source.service_account)
+        if not path:
+            return _of_service_account(source.service_account)
+        return from_files(path, source.context) or await _asked_for(path, source.context)
     except _unreadable() as exc:
-        where = f"kubeconfig {kubeconfig!r}" if kubeconfig else "no kubeconfig is set, and this is no pod with a service account"
+        where = f"kubeconfig {path!r}" if path else "no kubeconfig is set, and this is no pod with a service account"
         raise ClusterError(f"{where}: {exc or type(exc).__name__}") from exc
 
 
-async def _from_kubeconfig(kubeconfig: str, context: str | None) -> Any:
+def _of_service_account(folder: str) -> Account:
+    """A pod's own identity."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise ValueError("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+    authority = Path(folder) / "ca.crt"
+    if not authority.read_bytes().strip():
+        raise ValueError(f"{authority} is empty")
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Account(server=server, authority=authority, authorization=TokenFile(Path(folder) / "token").authorization)
+
+
+async def _asked_for(path: str, context: str | None) -> Account:
+    """An identity that a plugin or an auth provider gives."""
     from kubernetes_asyncio.client import Configuration
     from kubernetes_asyncio.config.kube_config import load_kube_config
 
-    configuration = type.__call__(Configuration)  # not a copy of the process-wide default
-    await load_kube_config(config_file=kubeconfig, context=context or None, client_configuration=configuration, persist_config=False)
-    return configuration
+    found = type.__call__(Configuration)  # not a copy of the process-wide default
+    await load_kube_config(config_file=path, context=context, client_configuration=found, persist_config=False)
+
+    async def authorization() -> str:
+        return str(await found.get_api_key_with_prefix(_TOKEN) or "").strip()
+
+    return Account(
+        server=str(found.host),
+        authorization=authorization,
+        authority=Path(found.ssl_ca_cert) if found.ssl_ca_cert else None,
+        certificate=Path(found.cert_file) if found.cert_file else None,
+        key=Path(found.key_file) if found.key_file else None,
+        verify=bool(found.verify_ssl),
+        server_name=found.tls_server_name or "",
+        proxy=found.proxy or "",
+    )
 
 
-def _tls(configuration: Any) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
-    if not configuration.verify_ssl:
+def _tls(account: Account) -> ssl.SSLContext:
+    with ExitStack() as stack:
+        authority = stack.enter_context(_as_file(account.authority)) if account.authority else None
+        context = ssl.create_default_context(cafile=authority)
+        if account.certificate:
+            key = stack.enter_context(_as_file(account.key)) if account.key else None
+            context.load_cert_chain(stack.enter_context(_as_file(account.certificate)), keyfile=key)
+    if not account.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+@contextmanager
+def _as_file(pem: Pem) -> Iterator[Path]:
+    """Where OpenSSL finds it, which takes certificates and keys from files alone."""
+    if isinstance(pem, Path):
+        yield pem
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pem)
+        file.flush()
+        yield Path(file.name)

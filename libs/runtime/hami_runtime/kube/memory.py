@@ -76,14 +76,23 @@ class MemoryCluster:
 
     # The port
 
-    async def list(self, kind: Kind[T], *, namespace: str | None = None, labels: str = "", fields: str = "") -> Listing[T]:
+    async def list(
+        self,
+        kind: Kind[T],
+        *,
+        namespace: str | None = None,
+        labels: str = "",
+        fields: str = "",
+        keep_as: Callable[[T], T] | None = None,
+    ) -> Listing[T]:
         """All objects of a kind."""
 
         def select() -> Listing[T]:
             resource = _resource(kind)
             found = self._store.select(resource, Selection.parse(resource, namespace or "", labels, fields))
             items = [item for item in (decoded(kind, stored) for stored in found) if item is not None]
-            return Listing(items=items, resource_version=str(self._store.revision))
+            kept = items if keep_as is None else [keep_as(item) for item in items]
+            return Listing(items=kept, resource_version=str(self._store.revision))
 
         return await self._read("list", kind, select)
 

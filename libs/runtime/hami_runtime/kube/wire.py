@@ -6,7 +6,7 @@ An object of a type that we cannot decode is reported and left out: it must not 
 from __future__ import annotations
 
 import functools
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -41,7 +41,7 @@ class _AnyObject(Struct, frozen=True):
     metadata: _ObjectMeta = _ObjectMeta()
 
 
-class _Line(Struct, frozen=True):
+class _RawLine(Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
@@ -78,6 +78,11 @@ def _decoder(wanted: Any) -> msgspec.json.Decoder[Any]:
 @functools.lru_cache(maxsize=64)
 def _page_type(wanted: Any) -> Any:
     return msgspec.defstruct("Page", [("metadata", _ListMeta, _ListMeta()), ("items", list[wanted] | None, None)], frozen=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _line_type(wanted: Any) -> Any:
+    return msgspec.defstruct("Line", [("type", Literal["ADDED", "MODIFIED", "DELETED"]), ("object", wanted)], frozen=True)
 
 
 def decode_object(kind: Kind[T], body: bytes | msgspec.Raw) -> T:
@@ -120,8 +125,18 @@ def decode_change(kind: Kind[T], line: bytes) -> Change[T]:
         WatchExpired: the version to go on from is no longer kept.
         ClusterError: the server reports another error, or it is no line of a watch.
     """
+    wanted: Any = kind.type
     try:
-        event = _decoder(_Line).decode(line)
+        seen = _decoder(_line_type(wanted)).decode(line)
+        return Change(type=ChangeType(seen.type), object=seen.object, resource_version=_version(seen.object))
+    except UNREADABLE:
+        return _decode_odd_change(kind, line)
+
+
+def _decode_odd_change(kind: Kind[T], line: bytes) -> Change[T]:
+    """A line that is not about an object as it should be."""
+    try:
+        event = _decoder(_RawLine).decode(line)
         if event.type == "ERROR":
             raise refused(0, event.object)
         if event.type == ChangeType.BOOKMARK:
