@@ -10,14 +10,15 @@ import typer
 from hami_cli import live
 from hami_cli.diagnosis import Diagnosis, Evidence
 from hami_cli.diagnosis import diagnose as diagnosis_of
-from hami_cli.exits import FAILED, FOUND, CommandError, run
+from hami_cli.exits import FAILED, FOUND, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show, strong
-from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NamespaceOption, NatsOption
+from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NamespaceOption, NatsOption, RegistryOption, TokenOption
 from hami_devices.requests import RequestError
 from hami_protocol.events import PodRefused
 from hami_protocol.kubernetes import Pod
-from hami_runtime.bus.port import BusError
 from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
+
+VERDICT_SECONDS = 5.0
 
 
 def diagnose(
@@ -27,6 +28,8 @@ def diagnose(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    token: TokenOption = "",
     device_config: DeviceConfigOption = "",
 ) -> None:
     """Say what is wrong with a pod: cause, remedy, and the next command to run.
@@ -39,7 +42,7 @@ def diagnose(
 
     $ hami diagnose trainer-0 -n research -o json
     """
-    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, device_config=device_config)
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)
     evidence = run("diagnose", _gather(where, namespace, pod))
     found = diagnosis_of(evidence)
     show(found, output, lambda: text(found))
@@ -87,7 +90,7 @@ async def _gather(where: live.Where, namespace: str, name: str) -> Evidence:
             request_error = str(exc)
     waits = pod is not None and not pod.spec.node_name and holds_devices
     if waits:
-        live.progress("asking the bus for the scheduler's verdict")
+        live.progress("asking for the scheduler's verdict")
     return Evidence(
         namespace=namespace,
         name=name,
@@ -100,9 +103,9 @@ async def _gather(where: live.Where, namespace: str, name: str) -> Evidence:
 
 
 async def _refusal(where: live.Where, pod: Pod) -> PodRefused | None:
-    """The verdict; None where the bus cannot be asked, for the conditions say most of it."""
+    """The verdict; None where nobody can be asked for it, for the conditions say most of it."""
     try:
-        async with where.bus() as bus:
-            return await asyncio.wait_for(live.refusal(bus, pod), live.CONNECT_SECONDS)
-    except (BusError, CommandError, TimeoutError):
+        async with where.source() as source, asyncio.timeout(VERDICT_SECONDS):
+            return await live.refusal(source, pod)
+    except (*live.UNHEARD, TimeoutError):
         return None

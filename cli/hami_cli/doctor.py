@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
-from hami_cli import checks, live, service_checks
+from hami_cli import ask, checks, live, service_checks
 from hami_cli.checks import Check, Outcome
 from hami_cli.exits import FOUND, CommandError, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show
-from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, place
+from hami_cli.places import (
+    ContextOption,
+    DeviceConfigOption,
+    KubeconfigOption,
+    NatsOption,
+    RegistryOption,
+    SchedulerOption,
+    TokenOption,
+    place,
+)
+from hami_cli.sources import BusSource, RegistrySource, Source
 from hami_protocol import subjects
 from hami_protocol.envelope import open_message
 from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
-from hami_protocol.inventory import Inventory
-from hami_runtime.bus import api
-from hami_runtime.bus.jetstream import JetStreamBus
 from hami_runtime.bus.port import BusError
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.calls import CALLS
@@ -53,6 +61,7 @@ SERVICE_ACCOUNTS: Final[Kind[Body]] = Kind(api_version="v1", kind="ServiceAccoun
 AUTH_CALLOUT: Final = "hami-auth-callout"
 """The account that only an installation with auth callout has."""
 NODE_LEASES: Final = "kube-node-lease"
+NVIDIA: Final = "nvidia"
 ANSWER_SECONDS = 5.0
 _COLOURS = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.FAILED: "red", Outcome.UNKNOWN: "yellow"}
 
@@ -66,6 +75,9 @@ def doctor(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    url: SchedulerOption = "",
+    token: TokenOption = "",
     device_config: DeviceConfigOption = "",
 ) -> None:
     """Check an installation: API server, rights, webhooks, clocks, kube-scheduler's configuration, bus, registry, scheduler, agents, shim.
@@ -76,8 +88,9 @@ def doctor(
 
     $ hami doctor
     """
-    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, device_config=device_config)
-    found = run("doctor", _examine(where, scheduler_config, scheduler_namespace))
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)
+    scheduler = ask.scheduler(url, token, kubeconfig, context)
+    found = run("doctor", _examine(where, scheduler, scheduler_config or _of_rig(kubeconfig), scheduler_namespace))
     show(found, output, lambda: text(found))
     if any(check.outcome is Outcome.FAILED for check in found):
         raise SystemExit(FOUND)
@@ -93,7 +106,7 @@ def text(found: Iterable[Check]) -> str:
     return "\n".join(lines)
 
 
-async def _examine(where: live.Where, scheduler_config: str, namespace: str) -> list[Check]:
+async def _examine(where: live.Where, scheduler: ask.Service, scheduler_config: str, namespace: str) -> list[Check]:
     catalog = where.catalog()
     found: list[Check] = []
     async with where.cluster() as cluster:
@@ -110,16 +123,22 @@ async def _examine(where: live.Where, scheduler_config: str, namespace: str) -> 
         found.extend(await _guarded("rights of services", lambda: _service_rights(cluster, namespace)))
         found.extend(await _guarded("webhooks", lambda: _webhooks(cluster)))
         found.extend(await _guarded("admission", lambda: _admission(cluster, catalog.vendors[0].count_resource)))
-        found.extend(await _guarded("kube-scheduler", lambda: _scheduler(cluster, scheduler_config, namespace, catalog.managed_resources)))
+        found.extend(
+            await _guarded(
+                "kube-scheduler",
+                lambda: _scheduler(cluster, scheduler_config, namespace, catalog.managed_resources),
+            )
+        )
     live.progress("asking the bus")
     try:
-        async with where.bus() as bus:
-            found.append(checks.ok("bus", f"{where.nats_url} answers"))
-            found.extend(await _guarded("streams", lambda: _streams(bus)))
-            found.extend(await _services(bus, nodes, [node.metadata.name for node in listed if node.metadata.labels.get("gpu") == "on"]))
-            found.extend(await _guarded("shim", lambda: _shims(bus, nodes)))
-    except CommandError as exc:
-        remedy = "see that NATS runs, and that its address, credentials and network policy are right"
+        async with where.source() as source:
+            found.append(await _bus(source))
+            found.extend(await _guarded("streams", lambda: _streams(source)))
+            found.append(await _leader(source, scheduler))
+            found.extend(await _agents(source, nodes, [node.metadata.name for node in listed if node.metadata.labels.get("gpu") == "on"]))
+            found.extend(await _guarded("shim", lambda: _shims(source, set(nodes))))
+    except (CommandError, ClusterError) as exc:
+        remedy = "see that NATS and the registry run, and that addresses, credentials and network policies are right"
         found.append(checks.failed("bus", str(exc), remedy))
     return found
 
@@ -128,7 +147,7 @@ async def _guarded(what: str, look: Callable[[], Any]) -> list[Check]:
     """The checks of ``look``; that nobody could look, where it fails."""
     try:
         answer: list[Check] = await look()
-    except (ClusterError, BusError, EventError, OSError) as exc:
+    except (CommandError, ClusterError, BusError, EventError, OSError) as exc:
         return [checks.unknown(what, f"could not be read: {exc}")]
     return answer
 
@@ -193,9 +212,13 @@ async def _webhooks(cluster: Cluster) -> list[Check]:
     return list(checks.webhooks([*mutating.items, *validating.items], datetime.now(UTC)))
 
 
+def _of_rig(kubeconfig: str) -> str:
+    """kube-scheduler's configuration file in a rig; empty where this is none."""
+    rig = place("folder", "", "", kubeconfig=kubeconfig)
+    return str(Path(rig) / "kube-scheduler.yaml") if rig else ""
+
+
 async def _scheduler(cluster: Cluster, path: str, namespace: str, managed: tuple[str, ...]) -> list[Check]:
-    rig = place("folder", "", "")
-    path = path or (str(Path(rig) / "kube-scheduler.yaml") if rig else "")
     if path:
         text = await asyncio.to_thread(Path(path).read_text, encoding="utf-8")
         return list(checks.scheduler_configuration(text, managed, source=path))
@@ -212,45 +235,60 @@ async def _scheduler(cluster: Cluster, path: str, namespace: str, managed: tuple
     return found or [missing]
 
 
-async def _streams(bus: JetStreamBus) -> list[Check]:
-    session = await bus.session()
-    there: dict[str, bool] = {}
-    for spec in subjects.STREAMS:
-        try:
-            await api.call(session, f"STREAM.INFO.{spec.name}")
-            there[spec.name] = True
-        except api.NotThere:
-            there[spec.name] = spec is subjects.USAGE  # made by whoever first measures
+async def _bus(source: Source) -> Check:
+    """That the bus is reached: by us, or by the registry.
+
+    Raises:
+        CommandError: the registry does not answer, or does not reach it.
+    """
+    if isinstance(source, RegistrySource):
+        await source.streams()
+    return checks.ok("bus", f"{source.name} answers")
+
+
+async def _streams(source: Source) -> list[Check]:
+    there = await source.streams()
+    there[subjects.USAGE.name] = True  # made by whoever first measures
     return list(checks.streams(there))
 
 
-async def _shims(bus: JetStreamBus, nodes: list[str]) -> list[Check]:
+async def _shims(source: Source, nodes: Container[str]) -> list[Check]:
     """What each node's agent last reported of NVIDIA's cards."""
     versions: dict[str, str] = {}
-    for start in range(0, len(nodes), live.AT_ONCE):
-        some = nodes[start : start + live.AT_ONCE]
-        messages = await asyncio.gather(*(bus.last(subjects.DEVICES, subjects.devices(node, "nvidia")) for node in some))
-        for node, message in zip(some, messages, strict=True):
-            event = open_message(message) if message is not None else None
-            if isinstance(event, DevicesReported) and not event.third_party:
-                versions[node] = event.shim_version
+    for message in await source.devices():
+        event = open_message(message)
+        if isinstance(event, DevicesReported) and event.device_type == NVIDIA and event.node in nodes and not event.third_party:
+            versions[event.node] = event.shim_version
     return list(service_checks.shims(versions))
 
 
-async def _services(bus: JetStreamBus, nodes: list[str], labelled: list[str]) -> list[Check]:
-    """Whether a leader of scheduler and registry answers, and what the registry says of the agents."""
-    found: list[Check] = []
+async def _leader(source: Source, scheduler: ask.Service) -> Check:
+    """Whether the scheduler's leader answers: on the bus, or where that is not reached from here at its ``/v1``."""
     try:
-        await bus.request(subjects.ASK_EXPLAIN, b'{"namespace":"default","pod":"-"}', timeout_seconds=ANSWER_SECONDS)
-        found.append(checks.ok("scheduler", "its leader answers on the bus"))
-    except BusError as exc:
-        remedy = "see that the scheduler's pods run; its Lease says who leads: kubectl get leases -A"
-        found.append(checks.failed("scheduler", f"nobody answers: {exc}", remedy))
+        if isinstance(source, BusSource):
+            question = b'{"namespace":"default","pod":"-"}'
+            await source.bus.request(subjects.ASK_EXPLAIN, question, timeout_seconds=ANSWER_SECONDS)
+            return checks.ok("scheduler", "its leader answers on the bus")
+        await ask.get(scheduler, "/v1/explain/default/-")
+    except ask.Refused as exc:
+        if exc.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return _silent("scheduler", exc)
+    except (BusError, CommandError) as exc:
+        return _silent("scheduler", exc)
+    return checks.ok("scheduler", f"it answers at {scheduler.url}")
+
+
+async def _agents(source: Source, nodes: list[str], labelled: list[str]) -> list[Check]:
+    """Whether the registry answers, and what it says of the agents."""
     try:
-        inventory = msgspec.json.decode(await bus.request(subjects.ASK_INVENTORY, b"", timeout_seconds=ANSWER_SECONDS), type=Inventory)
-    except (BusError, msgspec.DecodeError) as exc:
-        remedy = "see that the registry's pods run; its Lease says who leads: kubectl get leases -A"
-        return [*found, checks.failed("registry", f"nobody answers: {exc}", remedy), checks.unknown("agents", "the registry knows")]
-    found.append(checks.ok("registry", "its leader answers on the bus"))
+        inventory = await source.inventory()
+    except (BusError, CommandError) as exc:
+        return [_silent("registry", exc), checks.unknown("agents", "the registry knows")]
     registering = [node.name for node in inventory.nodes]
-    return [*found, *checks.agents(inventory, nodes), *service_checks.silent(labelled, registering)]
+    answers = "its leader answers on the bus" if isinstance(source, BusSource) else "it answers"
+    return [checks.ok("registry", answers), *checks.agents(inventory, nodes), *service_checks.silent(labelled, registering)]
+
+
+def _silent(service: str, why: Exception) -> Check:
+    remedy = f"see that the {service}'s pods run; its Lease says who leads: kubectl get leases -A"
+    return checks.failed(service, f"nobody answers: {why}", remedy)

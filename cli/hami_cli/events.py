@@ -14,8 +14,7 @@ from hami_cli import live
 from hami_cli.event_line import event_line
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, plain
-from hami_cli.places import NatsOption
-from hami_protocol import subjects
+from hami_cli.places import ContextOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError
 
@@ -28,7 +27,14 @@ def events(
     since: Annotated[str, typer.Option(help="Only what is not older than this, as 30s, 10m, 2h or 1d.", show_default=False)] = "",
     output: OutputOption = Format.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as it is on the bus; the same as -o json.")] = False,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Of pods of this namespace alone; default: all.", show_default=False)
+    ] = "",
+    kubeconfig: KubeconfigOption = "",
+    context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    token: TokenOption = "",
 ) -> None:
     """Show what was granted to which pod, and how it went.
 
@@ -38,17 +44,19 @@ def events(
 
     $ hami events --follow --since 10m
 
+    $ hami events -n research
+
     $ hami events -o json | jq -r 'select(.type == "pod_allocating") | .pod.name'
     """
     form = Format.JSON if as_json else output
-    run("events", _show(live.Where(nats=nats), follow=follow, oldest=_oldest(since), form=form))
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token)
+    run("events", _show(where, namespace, follow=follow, since=_oldest(since), form=form))
 
 
-async def _show(where: live.Where, *, follow: bool, oldest: str, form: Format) -> None:
-    async with where.bus() as bus, aclosing(live.log(bus, subjects.ALL_ALLOCATIONS, follow=follow)) as deliveries:
-        async for delivery in deliveries:
-            if delivery.message.headers.get("ce-time", "") >= oldest:
-                print(line(delivery.message, delivery.sequence, form), flush=True)
+async def _show(where: live.Where, namespace: str, *, follow: bool, since: datetime | None, form: Format) -> None:
+    async with where.source() as source, aclosing(source.log(namespace, since=since, follow=follow)) as logged:
+        async for each in logged:
+            print(line(each.message, each.sequence, form), flush=True)
 
 
 def line(message: Message, sequence: int, form: Format) -> str:
@@ -71,14 +79,14 @@ def _body(data: bytes) -> Any:
         return {"unreadable": data.decode(errors="replace")}
 
 
-def _oldest(since: str) -> str:
-    """The earliest time, in RFC 3339, that is shown; empty for all."""
+def _oldest(since: str) -> datetime | None:
+    """The earliest time that is shown; None for all."""
     if not since:
-        return ""
+        return None
     match = _DURATION.fullmatch(since)
     if match is None:
         raise typer.BadParameter(f"{since!r} is not accepted; accepted: as 30s, 10m, 2h or 1d", param_hint="--since")
     try:
-        return (datetime.now(UTC) - timedelta(**{_UNITS[match[2]]: int(match[1])})).isoformat()
+        return datetime.now(UTC) - timedelta(**{_UNITS[match[2]]: int(match[1])})
     except OverflowError:
-        return ""
+        return None

@@ -1,43 +1,43 @@
-"""Reads what there is from the API server and the bus. Decides nothing; ``snapshot`` does.
+"""Reads what there is from the API server, and what the bus says besides. Decides nothing; ``snapshot`` does.
 
 The API server has the canonical record and must answer. The bus adds what was measured, who is alive and why pods wait; without it the answer says
-so and is still one.
+so and is still one. It is read where it is, if that is known, else the registry is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import typer
 from msgspec import Struct
 
+from hami_cli import ask
 from hami_cli.exits import CommandError
-from hami_cli.places import NATS_URL, kubeconfig_path, place
+from hami_cli.places import kubeconfig_path, place
 from hami_cli.snapshot import Heard, Snapshot, take
+from hami_cli.sources import BusSource, RegistrySource, Source
 from hami_devices import config
 from hami_devices.catalog import Catalog
-from hami_protocol import subjects
-from hami_protocol.envelope import open_message
+from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError
-from hami_protocol.events import NodeUsage, PodRefused
+from hami_protocol.events import Event, NodeUsage, PodRefused
 from hami_protocol.inventory import Inventory
 from hami_protocol.kubernetes import Pod
 from hami_runtime.bus import jetstream
 from hami_runtime.bus.jetstream import JetStreamBus
-from hami_runtime.bus.port import Bus, BusError, Delivery
+from hami_runtime.bus.port import BusError
 from hami_runtime.kube import http
-from hami_runtime.kube.cluster import NODES, PODS
+from hami_runtime.kube.cluster import NODES, PODS, ClusterError
 
 CONNECT_SECONDS = 3.0
-QUIET_SECONDS = 1.5
-"""A log that says nothing for so long has nothing."""
+UNHEARD = (BusError, CommandError, ClusterError, EventError)
+"""What keeps the bus' words from us; what the API server says is an answer without them."""
 AT_ONCE = 64
 T = TypeVar("T")
 A = TypeVar("A")
@@ -49,12 +49,14 @@ class Where(Struct, frozen=True, kw_only=True):
     kubeconfig: str = ""
     context: str = ""
     nats: str = ""
+    registry: str = ""
+    token: str = ""
     device_config: str = ""
 
     @property
     def nats_url(self) -> str:
-        """The bus."""
-        return place("nats_url", self.nats, NATS_URL)
+        """The bus, where it is to be read itself; empty where the registry is to be asked."""
+        return self.nats or ("" if self.registry else place("nats_url", "", "", kubeconfig=self.kubeconfig))
 
     @asynccontextmanager
     async def cluster(self) -> AsyncIterator[http.HttpCluster]:
@@ -63,19 +65,30 @@ class Where(Struct, frozen=True, kw_only=True):
             yield cluster
 
     @asynccontextmanager
-    async def bus(self) -> AsyncIterator[JetStreamBus]:
-        """The bus, once there is a connection.
+    async def source(self) -> AsyncIterator[Source]:
+        """Where what the bus says is read.
 
         Raises:
-            CommandError: there is none in time.
+            CommandError: nobody is there.
+            ClusterError: it is to be asked through the API server, and there is no kubeconfig to go by.
         """
+        if self.nats_url:
+            async with self._bus() as bus:
+                yield BusSource(bus, self.nats_url)
+        else:
+            asked = ask.registry(self.registry, self.token, self.kubeconfig, self.context)
+            async with ask.connect(asked) as line:
+                yield RegistrySource(line, asked.url)
+
+    @asynccontextmanager
+    async def _bus(self) -> AsyncIterator[JetStreamBus]:
         async with jetstream.connect(self.nats_url, name="hami") as bus:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await bus.wait_connected()
             except TimeoutError as exc:
                 raise CommandError(
-                    f"{self.nats_url}: no connection to the bus within {CONNECT_SECONDS:g} s; say where it is with --nats"
+                    f"{self.nats_url}: no connection to the bus within {CONNECT_SECONDS:g} s; without --nats and NATS_URL the registry is asked"
                 ) from exc
             yield bus
 
@@ -85,7 +98,7 @@ class Where(Struct, frozen=True, kw_only=True):
         Raises:
             CommandError: that cannot be read.
         """
-        path = place("device_config", self.device_config, "")
+        path = place("device_config", self.device_config, "", kubeconfig=self.kubeconfig)
         if not path:
             return Catalog()
         try:
@@ -101,9 +114,9 @@ async def read(where: Where) -> Snapshot:
     async with where.cluster() as cluster:
         progress("reading nodes and pods")
         nodes, pods = await asyncio.gather(cluster.list(NODES), cluster.list(PODS))
-    names = [node.metadata.name for node in nodes.items]
+    names = {node.metadata.name for node in nodes.items}
     waiting = [pod for pod in pods.items if not pod.spec.node_name]
-    progress("asking the bus")
+    progress("asking what was measured, who is alive and why pods wait")
     heard = await _hear(where, names, waiting)
     return take(nodes.items, pods.items, heard, catalog, time=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"))
 
@@ -114,64 +127,42 @@ def progress(text: str) -> None:
         typer.echo(f"\x1b[2m{text} ...\x1b[0m", err=True)
 
 
-async def log(bus: Bus, subject: str, *, follow: bool = False) -> AsyncGenerator[Delivery, None]:
-    """The kept allocation messages on ``subject`` from the first on; with ``follow``, those that come, too."""
-    async with bus.consume(subjects.ALLOCATIONS, subjects=[subject]) as deliveries:
-        while True:
-            try:
-                async with asyncio.timeout(None if follow else QUIET_SECONDS):
-                    delivery = await anext(deliveries)
-            except TimeoutError:
-                return
-            yield delivery
-            if not follow and delivery.pending == 0:
-                return
-
-
-async def refusal(bus: Bus, pod: Pod) -> PodRefused | None:
+async def refusal(source: Source, pod: Pod) -> PodRefused | None:
     """The scheduler's last word on a pod, where it is a refusal."""
-    message = await bus.last(subjects.VERDICTS, subjects.verdict(pod.metadata.namespace, pod.metadata.name))
-    if message is None:
-        return None
-    try:
-        event = open_message(message)
-    except EventError:
-        return None
-    return event if isinstance(event, PodRefused) and event.pod.uid == pod.metadata.uid else None
+    for event in _opened(await source.verdicts(pod.metadata.namespace, pod.metadata.name)):
+        if isinstance(event, PodRefused) and event.pod.uid == pod.metadata.uid:
+            return event
+    return None
 
 
-async def _hear(where: Where, nodes: Sequence[str], waiting: Sequence[Pod]) -> Heard:
+async def _hear(where: Where, nodes: Container[str], waiting: Sequence[Pod]) -> Heard:
     try:
-        async with where.bus() as bus:
-            inventory, caveats = await _inventory(bus)
-            usage = await _all(nodes, lambda node: _usage(bus, node))
-            refusals = await _all(waiting, lambda pod: refusal(bus, pod))
-    except (BusError, CommandError) as exc:
+        async with where.source() as source:
+            inventory, caveats = await _inventory(source)
+            usage = _opened(await source.usage())
+            refusals = await _all(waiting, lambda pod: refusal(source, pod))
+    except UNHEARD as exc:
         return Heard(caveats=(f"the bus was not reached ({exc}): no measured use, no verdicts, and whether nodes are alive is not known",))
     return Heard(
         inventory=inventory,
-        usage=tuple(each for each in usage if each is not None),
+        usage=tuple(each for each in usage if isinstance(each, NodeUsage) and each.node in nodes),
         refusals={each.pod.uid: each for each in refusals if each is not None},
         caveats=caveats,
     )
 
 
-async def _inventory(bus: Bus) -> tuple[Inventory | None, tuple[str, ...]]:
+async def _inventory(source: Source) -> tuple[Inventory | None, tuple[str, ...]]:
     try:
-        return msgspec.json.decode(await bus.request(subjects.ASK_INVENTORY, b"", timeout_seconds=5.0), type=Inventory), ()
-    except (BusError, msgspec.DecodeError) as exc:
+        return await source.inventory(), ()
+    except BusError as exc:
         return None, (f"the registry did not say which nodes are alive: {exc}",)
 
 
-async def _usage(bus: Bus, node: str) -> NodeUsage | None:
-    message = await bus.last(subjects.USAGE, subjects.usage(node))
-    if message is None:
-        return None
-    try:
-        event = open_message(message)
-    except EventError:
-        return None
-    return event if isinstance(event, NodeUsage) else None
+def _opened(messages: Iterable[Message]) -> Iterator[Event]:
+    """The events of messages; what cannot be read is passed over."""
+    for message in messages:
+        with suppress(EventError):
+            yield open_message(message)
 
 
 async def _all(items: Sequence[A], ask: Callable[[A], Awaitable[T]]) -> list[T]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import msgspec
 import typer
 
 FILE_NAME = "rig.json"
-NATS_URL = "nats://127.0.0.1:4222"
+REGISTRY_URL = "service://hami-system/hami-registry:api"
 SCHEDULER_URL = "service://hami-system/hami-scheduler:api"
 
 KubeconfigOption = Annotated[
@@ -21,7 +19,21 @@ KubeconfigOption = Annotated[
 ContextOption = Annotated[str, typer.Option("--context", help="Context in the kubeconfig; default: its current one.", show_default=False)]
 NatsOption = Annotated[
     str,
-    typer.Option("--nats", envvar=["NATS_URL", "HAMI_NATS_URL"], help="Where the bus is; default: that of the rig.", show_default=False),
+    typer.Option(
+        "--nats",
+        envvar=["NATS_URL", "HAMI_NATS_URL"],
+        help="Where the bus is, to read it there; default: the rig's, else the registry is asked.",
+        show_default=False,
+    ),
+]
+RegistryOption = Annotated[
+    str,
+    typer.Option(
+        "--registry",
+        envvar="HAMI_REGISTRY_URL",
+        help="Where the registry says what is on the bus: a URL, or service://NAMESPACE/NAME:PORT through the API server; default: the latter.",
+        show_default=False,
+    ),
 ]
 SchedulerOption = Annotated[
     str,
@@ -45,11 +57,10 @@ DeviceConfigOption = Annotated[
 NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="The pod's namespace.")]
 
 
-def place(key: str, given: str, default: str, *, environ: Mapping[str, str] | None = None) -> str:
-    """What the user gave, else what the rig of ``KUBECONFIG`` says of ``key``, else ``default``."""
+def place(key: str, given: str, default: str, *, kubeconfig: str = "") -> str:
+    """What the user gave, else what the rig that ``kubeconfig`` is of says of ``key``, else ``default``."""
     if given:
         return given
-    kubeconfig = (os.environ if environ is None else environ).get("KUBECONFIG", "")
     try:
         places = msgspec.json.decode((Path(kubeconfig).parent / FILE_NAME).read_bytes(), type=dict[str, str | int])
     except (OSError, msgspec.DecodeError):

@@ -13,7 +13,7 @@ import typer
 from hami_cli import live, report_forms
 from hami_cli.exits import FAILED, run
 from hami_cli.output import Format, encoded
-from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption
+from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.report_document import Document, document
 from hami_cli.report_facts import Report
 from hami_cli.report_facts import report as report_on
@@ -42,6 +42,8 @@ def report(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    token: TokenOption = "",
     device_config: DeviceConfigOption = "",
 ) -> None:
     """Report on the cluster in eight sections: nodes, cards, namespaces, workloads, real against booked, capacity, findings.
@@ -52,7 +54,7 @@ def report(
 
     $ hami report -o html --file report.html
     """
-    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, device_config=device_config)
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)
     content = written(report_on(run("report", live.read(where))), output)
     if file is None:
         print(content)

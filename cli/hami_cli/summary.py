@@ -11,7 +11,7 @@ import typer
 from hami_cli import live
 from hami_cli.exits import FAILED, run
 from hami_cli.output import Format, OutputOption, columns, percent, show
-from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption
+from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.summary_facts import Summary, SummaryError, of_metrics, of_snapshot
 
 MOST_BYTES = 256 * 1024 * 1024
@@ -26,6 +26,8 @@ def summary(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    token: TokenOption = "",
     device_config: DeviceConfigOption = "",
 ) -> None:
     """Sum up what is booked per node, card, namespace and pod, and say how it is spread.
@@ -43,7 +45,7 @@ def summary(
             print(f"hami summary: {exc}", file=sys.stderr)
             raise SystemExit(FAILED) from exc
     else:
-        where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, device_config=device_config)
+        where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)
         found = of_snapshot(run("summary", live.read(where)))
     show(found, output, lambda: text(found))
 

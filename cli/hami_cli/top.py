@@ -11,7 +11,7 @@ import typer
 from hami_cli import live
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, percent, show
-from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption
+from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.snapshot import CardFact, NodeFact, Snapshot
 
 UNUSABLE_FIRST = {"ok": 0, "cordoned": 1, "unhealthy": 2, "away": 3}
@@ -34,6 +34,8 @@ def top(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    token: TokenOption = "",
     device_config: DeviceConfigOption = "",
 ) -> None:
     """Show what is booked of nodes and cards, who holds it, and what was measured.
@@ -48,7 +50,7 @@ def top(
 
     $ hami top pods -n default -o json
     """
-    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, device_config=device_config)
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)
     snapshot = run("top", live.read(where))
     show(listed(snapshot, what, namespace), output, lambda: table(snapshot, what, namespace))
 

@@ -11,9 +11,8 @@ import typer
 from hami_cli import live
 from hami_cli.exits import CommandError, run
 from hami_cli.output import Format, OutputOption, columns, show
-from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, NatsOption
+from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.timeline import Timeline, moment, timeline, whole_second
-from hami_protocol import subjects
 from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
 
 
@@ -24,6 +23,8 @@ def trace(
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
     nats: NatsOption = "",
+    registry: RegistryOption = "",
+    token: TokenOption = "",
 ) -> None:
     """Show a pod's way: created, refused or placed, bound, given its devices, started, released, and the id of its trace.
 
@@ -31,7 +32,7 @@ def trace(
 
     $ hami trace first-share
     """
-    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats)
+    where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token)
     found = run("trace", _gather(where, namespace, pod))
     show(found, output, lambda: text(found))
 
@@ -60,8 +61,8 @@ async def _gather(where: live.Where, namespace: str, name: str) -> Timeline:
             pod = None
         happened = (await cluster.list(EVENTS, namespace=namespace)).items
     live.progress("reading the log of allocations")
-    async with where.bus() as bus, aclosing(live.log(bus, subjects.pod_allocations(namespace, name))) as deliveries:
-        messages = [delivery.message async for delivery in deliveries]
+    async with where.source() as source, aclosing(source.log(namespace, name)) as logged:
+        messages = [each.message async for each in logged]
     found = timeline(namespace, name, pod, happened, messages)
     if not found.steps:
         raise CommandError(f"there is no pod {namespace}/{name}, and the log of the last 7 days has none")

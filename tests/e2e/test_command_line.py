@@ -42,6 +42,12 @@ async def shell(world: World) -> AsyncIterator[Shell]:
     yield Shell(world.rig.kubeconfig)
 
 
+@pytest.fixture
+def at_a_distance(world: World, shell: Shell) -> Shell:
+    """The same rig as who has no way to the bus sees it: what is on it, the registry says."""
+    return shell.where(HAMI_REGISTRY_URL=world.rig.registry_url)
+
+
 async def test_what_is_booked_waits_and_was_found_is_shown_to_people_and_programs(world: World, shell: Shell) -> None:
     nodes, cards, pods, summary, explained, diagnosed = await shell.each(
         "top", "top cards -o json", "top pods", "summary", "explain huge -o yaml", "diagnose huge"
@@ -96,6 +102,56 @@ async def test_a_pods_way_and_the_log_are_told(world: World, shell: Shell) -> No
     mine = [event["type"] for event in map(json.loads, listed.out.splitlines()) if event["pod"]["uid"] == pod.metadata.uid]
     assert mine == ["pod_assigned", "pod_allocating", "allocation_succeeded"]
     assert f"allocating  default/one to cdi: main 3000 MiB 20 % of {UUID.search(traced.out)[0]}" in recent.out  # type: ignore[index]
+
+
+async def test_who_has_no_way_to_the_bus_is_told_the_same_by_the_registry(world: World, shell: Shell, at_a_distance: Shell) -> None:
+    for command in (
+        "top cards -o json",
+        "top pods",
+        "summary",
+        "report -o json",
+        "diagnose huge -o json",
+        "trace one -o json",
+        "trace never-was",
+        "events -o json",
+        "events -n default --since 1d",
+        "events -n elsewhere",
+    ):
+        there, here = await at_a_distance.hami(*command.split()), await shell.hami(*command.split())
+        assert _timeless(there.out) == _timeless(here.out)
+        assert (there.code, there.err) == (here.code, here.err)
+    doctor = await at_a_distance.hami("doctor", "-o", "json")
+    assert {check["what"]: check["outcome"] for check in json.loads(doctor.out) if check["outcome"] != "ok"} == {}
+    assert f"the registry at {world.rig.registry_url} answers" in doctor.out
+
+
+async def test_what_comes_is_followed_by_either_way(world: World, shell: Shell, at_a_distance: Shell) -> None:
+    for number, way in enumerate((shell, at_a_distance)):
+        name = f"followed-{number}"
+        async with way.following("events", "--follow", "--since", "1h") as lines:
+            assert "default/one" in await anext(lines)  # it listens
+            await world.apply(a_pod(name, mib=100))
+            mine = (line.split()[3] async for line in lines if f"default/{name}" in line)
+            assert [await anext(mine) for _ in range(3)] == ["assigned", "allocating", "success"]
+        await world.running(name)
+
+
+async def test_a_registry_that_does_not_answer_is_no_secret(shell: Shell) -> None:
+    gone = shell.where(HAMI_REGISTRY_URL="http://127.0.0.1:1")
+    events, top, diagnosed, doctor = await gone.each("events", "top cards -o json", "diagnose huge", "doctor -o json")
+    assert (events.code, events.err.partition(": Cannot")[0]) == (
+        1,
+        "hami events: the registry at http://127.0.0.1:1: the log: http://127.0.0.1:1",
+    )
+    assert (top.code, len(json.loads(top.out))) == (0, 4), "nodes and pods say what is booked"
+    assert "read in: condition PodScheduled" in diagnosed.out
+    (bad,) = [check for check in json.loads(doctor.out) if check["outcome"] == "failed"]
+    assert (doctor.code, bad["what"]) == (3, "bus")
+
+
+def _timeless(text: str) -> str:
+    """Without the time at which it was asked."""
+    return re.sub(r'"time": "[^"]+"', "", text)
 
 
 async def test_a_report_has_the_same_figures_in_every_form(shell: Shell, tmp_path: Path) -> None:

@@ -268,6 +268,10 @@ class FaultyBus:
             raise BusUnavailable("no answer in time")
         return await self._inner.last(stream, subject)
 
+    async def has(self, stream: StreamSpec) -> bool:
+        await self._begin()
+        return await self._inner.has(stream)
+
     async def purge(self, stream: StreamSpec, subject: str) -> None:
         await self._begin()
         await self._inner.purge(stream, subject)

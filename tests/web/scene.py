@@ -142,7 +142,7 @@ async def scene(
         page = registry.page()
         stop = asyncio.Event()
         bound = await stack.enter_async_context(
-            serve_app(application(registry.inventory, authorize, page), host, port, ssl=tls, shutdown_seconds=1)
+            serve_app(application(registry.inventory, world.bus, authorize, page), host, port, ssl=tls, shutdown_seconds=1)
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(registry.run(stop))

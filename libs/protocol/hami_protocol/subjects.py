@@ -102,6 +102,11 @@ def outcome(node: str, namespace: str, pod: str) -> str:
     return f"hami.v1.allocations.{token(node)}.{token(namespace)}.{token(pod)}.outcome"
 
 
+def is_grant(subject: str) -> bool:
+    """Whether ``subject`` is one that ``grant`` makes."""
+    return subject.startswith("hami.v1.allocations.") and subject.endswith(".grant")
+
+
 def node_grants(node: str) -> str:
     """All grants on one node."""
     return f"hami.v1.allocations.{token(node)}.*.*.grant"
@@ -110,6 +115,16 @@ def node_grants(node: str) -> str:
 def pod_allocations(namespace: str, pod: str) -> str:
     """All that was ever granted to one pod, and its namesakes, on whatever node."""
     return f"hami.v1.allocations.*.{token(namespace)}.{token(pod)}.*"
+
+
+def namespace_allocations(namespace: str) -> str:
+    """All that was ever granted to pods of one namespace."""
+    return f"hami.v1.allocations.*.{token(namespace)}.*.*"
+
+
+def namespace_verdicts(namespace: str) -> str:
+    """Where the scheduler says why, of all pods of one namespace."""
+    return f"hami.v1.verdicts.{token(namespace)}.*"
 
 
 def verdict(namespace: str, pod: str) -> str:

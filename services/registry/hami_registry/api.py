@@ -1,4 +1,4 @@
-"""The registry over HTTP: ``GET /v1/inventory`` for whoever may list nodes, and the web page where there is one.
+"""The registry over HTTP: ``GET /v1/inventory`` for whoever may list nodes, what is on the bus, and the web page where there is one.
 
 Who is let in is ``hami_runtime.kube.readers``' to say. A listener that lets all in serves this machine alone: a request that came by another
 name, as a page of another site can bring about by pointing its own name here, is turned away.
@@ -9,33 +9,31 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Final
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from hami_protocol.inventory import Inventory
+from hami_registry import bus_reads
+from hami_registry.answers import problem
 from hami_registry.web import bundle, handlers
 from hami_registry.web.feed import Feed
-from hami_registry.web.handlers import problem
-from hami_runtime.kube.access import ResourceAccess
+from hami_runtime.bus.port import Bus
 from hami_runtime.kube.readers import Authorize, let_all_in
 
-_LIST_NODES: Final = ResourceAccess(verb="list", resource="nodes")
 
-
-def application(inventory: Callable[[], Inventory], authorize: Authorize, feed: Feed | None = None) -> web.Application:
+def application(inventory: Callable[[], Inventory], bus: Bus, authorize: Authorize, feed: Feed | None = None) -> web.Application:
     """The application, with the page where there is a ``feed`` for it."""
 
     async def answer(request: web.Request) -> web.Response:
-        if (refusal := await authorize(request, _LIST_NODES)) is not None:
+        if (refusal := await authorize(request, bus_reads.LIST_NODES)) is not None:
             return problem(*refusal)
         return web.Response(body=msgspec.json.encode(inventory()), content_type="application/json")
 
     app = web.Application(middlewares=[_from_this_machine] if authorize is let_all_in else [])
     app.on_response_prepare.append(_guarded)
-    app.add_routes([web.get("/v1/inventory", answer)])
+    app.add_routes([web.get("/v1/inventory", answer), *bus_reads.routes(bus, authorize)])
     if feed is not None:
         app.add_routes([*handlers.routes(feed, authorize), *bundle.routes()])
     return app

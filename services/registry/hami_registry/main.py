@@ -56,7 +56,7 @@ async def run(settings: Settings) -> None:
         authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
         tls = self_signed.context("hami-registry") if settings.api_tls else None
         page = registry.page() if settings.web else None
-        app = application(registry.inventory, authorize, page)
+        app = application(registry.inventory, bus, authorize, page)
         loops = [registry.run, *([page.run] if page else [])]
         health = HealthServer(lambda: registry.lacking, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
         async with health, serve_app(app, settings.api_host, settings.api_port, ssl=tls) as api_port:

@@ -5,7 +5,7 @@ import pytest
 
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.subjects import StreamSpec
-from hami_runtime.bus import Bus, BusUnavailable, Delivery, MessageRefused, NoReply, StartAt, jetstream
+from hami_runtime.bus import Bus, BusUnavailable, Delivery, MessageRefused, NoReply, StartAt, jetstream, reading
 from hami_runtime.bus.memory import MemoryBus
 from tests.contract.bus.conftest import NatsServer
 
@@ -154,6 +154,25 @@ class BusContract:
         await bus.publish(Message(subject="last.a", data=b"\x00a1", headers={"traceparent": "00-1"}))
         found = await bus.last(LAST, "last.a")
         assert found == Message(subject="last.a", data=b"\x00a1", headers={"traceparent": "00-1"})
+
+    async def test_the_last_message_of_several_subjects_is_the_newest_of_them(self, bus: Bus) -> None:
+        assert await bus.last(LAST, "last.*") is None
+        for subject, text in (("last.a", "a1"), ("last.b", "b1"), ("last.a", "a2")):
+            await bus.publish(a_message(subject, text))
+        found = await bus.last(LAST, "last.*")
+        assert found is not None
+        assert (found.subject, found.data) == ("last.a", b"a2")
+
+    async def test_whether_there_is_a_stream_can_be_asked(self, bus: Bus) -> None:
+        assert await bus.has(LAST)
+        assert not await bus.has(StreamSpec(name="NEVER_MADE", subjects=("never.*",)))
+
+    async def test_the_newest_message_of_each_subject_is_read(self, bus: Bus) -> None:
+        assert await reading.newest(bus, LAST, "last.*") == []
+        for subject, text in (("last.a", "a1"), ("last.b", "b1"), ("last.a", "a2")):
+            await bus.publish(a_message(subject, text))
+        assert {(each.subject, each.data) for each in await reading.newest(bus, LAST, "last.*")} == {("last.a", b"a2"), ("last.b", b"b1")}
+        assert [each.data for each in await reading.newest(bus, LAST, "last.b")] == [b"b1"]
 
     async def test_what_is_purged_is_gone(self, bus: Bus) -> None:
         for subject in ("log.n1.a", "log.n1.b", "log.n2.a"):

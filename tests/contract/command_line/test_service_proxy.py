@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from hami_cli import ask
+from hami_cli import ask, live
 from hami_cli.exits import CommandError
 from hami_runtime import self_signed
 from hami_runtime.clock import SystemClock
@@ -37,7 +37,7 @@ class Proxied:
         self.kubeconfig = kubeconfig
         self.paths: list[str] = []
 
-    def scheduler(self, url: str = PLACE, token: str = "") -> ask.Scheduler:
+    def scheduler(self, url: str = PLACE, token: str = "") -> ask.Service:
         return ask.scheduler(url, token, str(self.kubeconfig), "")
 
 
@@ -109,11 +109,15 @@ async def test_a_refusal_is_said_as_it_is(proxied: Proxied) -> None:
         await ask.get(proxied.scheduler(), "/v1/explain/default/p1")
 
 
-async def test_the_cluster_is_asked_where_nobody_says_anything_else(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    assert ask.scheduler("", "", "", "").url == PLACE
-    (tmp_path / "rig.json").write_text('{"scheduler_url": "http://127.0.0.1:1"}')
-    assert ask.scheduler("", "", "", "").url == "http://127.0.0.1:1"
+async def test_the_cluster_is_asked_where_nobody_says_anything_else(tmp_path: Path) -> None:
+    config = str(tmp_path / "kubeconfig")
+    assert ask.scheduler("", "", config, "").url == PLACE
+    assert ask.registry("", "", config, "").url == "service://hami-system/hami-registry:api"
+    (tmp_path / "rig.json").write_text('{"scheduler_url": "http://127.0.0.1:1", "nats_url": "nats://rig"}')
+    assert ask.scheduler("", "", config, "").url == "http://127.0.0.1:1"
+    assert ask.scheduler("", "", "another", "").url == PLACE
+    assert [live.Where(kubeconfig=config).nats_url, live.Where(kubeconfig="another").nats_url] == ["nats://rig", ""]
+    assert live.Where(kubeconfig=config, registry="http://127.0.0.1:2").nats_url == "", "who names the registry has it asked"
 
 
 def test_the_certificate_is_nobodys_and_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

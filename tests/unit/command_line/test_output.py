@@ -194,7 +194,7 @@ def test_an_age_that_makes_no_sense_is_refused_with_what_is_accepted() -> None:
 def test_kubeconfig_alone_leads_to_a_rigs_services(tmp_path: Path, given: str, content: bytes | None, found: str) -> None:
     if content is not None:
         (tmp_path / "rig.json").write_bytes(content)
-    assert place("nats_url", given, "nats://default", environ={"KUBECONFIG": str(tmp_path / "kubeconfig")}) == found
+    assert place("nats_url", given, "nats://default", kubeconfig=str(tmp_path / "kubeconfig")) == found
 
 
 def test_a_scheduler_that_does_not_answer_is_named() -> None:

@@ -131,6 +131,14 @@ class JetStreamBus:
             return None
         return api.kept_message(answer)
 
+    async def has(self, stream: StreamSpec) -> bool:
+        """Whether there is such a stream."""
+        try:
+            await api.call(self._open_session(), f"STREAM.INFO.{stream.name}")
+        except api.NotThere:
+            return False
+        return True
+
     async def purge(self, stream: StreamSpec, subject: str) -> None:
         """Remove what is kept on matching subjects."""
         with suppress(api.NotThere):

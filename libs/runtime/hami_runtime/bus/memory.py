@@ -113,7 +113,12 @@ class MemoryBus:
         self._require_up()
         found = self._streams.get(stream.name)
         entries = found.entries(_now()) if found else ()
-        return next((entry.message for entry in reversed(entries) if entry.message.subject == subject), None)
+        return next((entry.message for entry in reversed(entries) if matches(subject, entry.message.subject)), None)
+
+    async def has(self, stream: StreamSpec) -> bool:
+        """Whether there is such a stream."""
+        self._require_up()
+        return stream.name in self._streams
 
     async def purge(self, stream: StreamSpec, subject: str) -> None:
         """Remove what is kept on matching subjects."""

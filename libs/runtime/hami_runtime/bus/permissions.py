@@ -43,6 +43,7 @@ def scheduler(*, durable: str) -> Permissions:
             subjects.ASK_SIMULATE,
             *_makes(subjects.STREAMS),
             *_reads((subjects.DEVICES, subjects.ALLOCATIONS)),
+            *_looks_up((subjects.ALLOCATIONS,)),
         ),
         subscribe=(INBOXES, subjects.ASK_EXPLAIN, subjects.ASK_SIMULATE, subjects.ASK_HOLDINGS),
         deny_publish=tuple(_touches(durable)),
@@ -51,7 +52,7 @@ def scheduler(*, durable: str) -> Permissions:
 
 
 def registry(*, durable: str) -> Permissions:
-    """The registry: liveness, devices of other plugins; reads devices, and for its page the log, verdicts and usage; acknowledges the log.
+    """The registry: liveness, devices of other plugins; reads devices, and for who asks it the log, verdicts and usage; acknowledges the log.
 
     It answers what there is, and asks the scheduler what its page shows besides.
     """
@@ -62,6 +63,7 @@ def registry(*, durable: str) -> Permissions:
             "hami.v1.liveness.*.*",
             *_makes((subjects.DEVICES, subjects.ALLOCATIONS)),
             *_reads(subjects.STREAMS),
+            *_looks_up(subjects.STREAMS),
             subjects.ASK_HOLDINGS,
             subjects.ASK_SIMULATE,
             f"{PREFIX}STREAM.PURGE.{subjects.DEVICES.name}",
@@ -93,7 +95,7 @@ def node_agent(node: str | None, *, durable: str) -> Permissions:
             f"hami.v1.allocations.{token}.*.*.outcome",
             f"hami.v1.usage.{token}",
             *_reads((subjects.ALLOCATIONS,)),
-            *(f"{PREFIX}STREAM.MSG.GET.{stream.name}" for stream in (subjects.DEVICES, subjects.ALLOCATIONS)),
+            *_looks_up((subjects.DEVICES, subjects.ALLOCATIONS)),
         ),
         subscribe=(INBOXES if node is None else f"{subjects.inbox(node)}.>",),
         deny_publish=tuple(_touches(durable)),
@@ -108,11 +110,7 @@ def auth_callout() -> Permissions:
 def reader(*, durable: str) -> Permissions:
     """Somebody who follows: the command line, dashboards, billing. Says nothing but questions."""
     return Permissions(
-        publish=(
-            "hami.v1.ask.*",
-            *_reads(subjects.STREAMS),
-            *(f"{PREFIX}STREAM.MSG.GET.{stream.name}" for stream in subjects.STREAMS),
-        ),
+        publish=("hami.v1.ask.*", *_reads(subjects.STREAMS), *_looks_up(subjects.STREAMS)),
         deny_publish=tuple(_touches(durable)),
     )
 
@@ -126,6 +124,10 @@ def _reads(streams: Iterable[StreamSpec]) -> Iterator[str]:
     for stream in streams:
         yield f"{PREFIX}STREAM.INFO.{stream.name}"
         yield from (f"{PREFIX}CONSUMER.{verb}.{stream.name}.*" for verb in ("CREATE", "DELETE", "MSG.NEXT"))
+
+
+def _looks_up(streams: Iterable[StreamSpec]) -> Iterator[str]:
+    return (f"{PREFIX}STREAM.MSG.GET.{stream.name}" for stream in streams)
 
 
 def _touches(durable: str) -> Iterator[str]:

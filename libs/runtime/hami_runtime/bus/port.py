@@ -129,7 +129,15 @@ class Bus(Protocol):
         ...
 
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
-        """The newest message kept on exactly ``subject``, or None."""
+        """The newest message kept on ``subject``, which may have wildcards, or None."""
+        ...
+
+    async def has(self, stream: StreamSpec) -> bool:
+        """Whether somebody has made the stream.
+
+        Raises:
+            BusUnavailable: it cannot be asked now.
+        """
         ...
 
     async def purge(self, stream: StreamSpec, subject: str) -> None:

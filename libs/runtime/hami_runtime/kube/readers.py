@@ -43,6 +43,7 @@ class Readers:
         except ClusterError as exc:
             return HTTPStatus.SERVICE_UNAVAILABLE, f"the API server cannot say who you are: {exc}"
         what = f"{access.verb} pod {access.namespace}/{access.name}" if access.name else f"{access.verb} {access.resource}"
+        what += f" in namespace {access.namespace}" if access.namespace and not access.name else ""
         return HTTPStatus.FORBIDDEN, f"{user.name} may not {what}"
 
 

@@ -5,15 +5,16 @@ The stream of changes is server-sent events. It ends when its reader does not ke
 
 from __future__ import annotations
 
-import asyncio
 import math
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
+from hami_registry import server_sent
+from hami_registry.answers import problem
 from hami_registry.web.feed import Feed, Listener, SchedulerSilent
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize, Refusal
@@ -23,21 +24,11 @@ RIGHTS: Final = (ResourceAccess(verb="list", resource="nodes"), ResourceAccess(v
 MOST_QUESTION_BYTES: Final = 512 * 1024
 MOST_SIMULATIONS: Final = 2
 """At once; each keeps the scheduler busy."""
-QUIET_SECONDS: Final = 15.0
-"""A stream says so often that it still lives."""
-REVIEW_SECONDS: Final = 60.0
-"""A reader's rights are looked at again so often."""
 
 
 def routes(feed: Feed, authorize: Authorize) -> list[web.RouteDef]:
     """The routes, answered from ``feed`` to whom ``authorize`` lets in."""
     return _Handlers(feed, authorize).routes()
-
-
-def problem(status: HTTPStatus, error: str) -> web.Response:
-    """The answer to who cannot be answered."""
-    headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
-    return web.Response(body=msgspec.json.encode({"error": error}), status=status, content_type="application/json", headers=headers)
 
 
 class _Handlers:
@@ -113,31 +104,12 @@ class _Handlers:
             return problem(*refusal)
         if self._feed.full:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many are listening already; the page can be read without live changes")
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        with self._feed.listen() as listener, suppress(ConnectionResetError):  # the reader has gone
-            await response.prepare(request)
-            await _write(response, b": changes follow\n\n")
-            await self._pass_on(request, response, listener)
-        return response
 
-    async def _pass_on(self, request: web.Request, response: web.StreamResponse, listener: Listener) -> None:
-        """Until there is nothing more, or the reader may not read any more."""
-        clock = asyncio.get_running_loop()
-        review_at = clock.time() + REVIEW_SECONDS
-        while True:
-            try:
-                async with asyncio.timeout(QUIET_SECONDS):
-                    data = await listener.get()
-            except TimeoutError:
-                await _write(response, b": quiet\n\n")
-            else:
-                if data is None:
-                    return
-                await _write(response, b"event: change\ndata: " + data + b"\n\n")
-            if clock.time() >= review_at:
-                if await self._refusal(request) is not None:
-                    return
-                review_at = clock.time() + REVIEW_SECONDS
+        async def may_read() -> bool:
+            return await self._refusal(request) is None
+
+        with self._feed.listen() as listener:
+            return await server_sent.tell(request, _changes(listener), first=b": changes follow\n\n", may_read=may_read)
 
     def _at(self, request: web.Request) -> float | None:
         """The moment that is asked for, or the nearest that can be told of; None for now.
@@ -158,17 +130,9 @@ class _Handlers:
         return min(max(at, begins), now)
 
 
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    """Write, to a reader that reads.
-
-    Raises:
-        ConnectionResetError: it does not, or has gone.
-    """
-    try:
-        async with asyncio.timeout(QUIET_SECONDS):
-            await response.write(data)
-    except TimeoutError as exc:
-        raise ConnectionResetError("the reader does not read") from exc
+async def _changes(listener: Listener) -> AsyncIterator[bytes]:
+    while (data := await listener.get()) is not None:
+        yield server_sent.event(data, name="change")
 
 
 def _json(fact: msgspec.Struct) -> web.Response:
