@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from hami_protocol.errors import RecordError
 
 _WHOLE = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SHOWN_CHARACTERS = 80
+
+
+@functools.lru_cache(maxsize=1024)
+def _number(text: str) -> int:
+    """The same object for the same text: many records have few different numbers."""
+    return int(text)
 
 
 def shown(text: str) -> str:
@@ -21,6 +28,6 @@ def whole(record: str, field: str, text: str, position: int, *, least: int = 0, 
     Raises:
         RecordError: it is none, or not between ``least`` and ``most``.
     """
-    if not _WHOLE.fullmatch(text) or not least <= (number := int(text)) <= most:
+    if not _WHOLE.fullmatch(text) or not least <= (number := _number(text)) <= most:
         raise RecordError(record, position, f"{field} is {shown(text)}; accepted: a whole number from {least} to {most}")
     return number

@@ -6,6 +6,7 @@ devices is emptied to a bare ``;``. An entry per ``;``: encoder and decoder are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -57,7 +58,7 @@ def _decode_entry(entry: str, position: int) -> tuple[DeviceShare, ...]:
             shares.append(
                 DeviceShare(
                     uuid=fields[0],
-                    type=fields[1],
+                    type=sys.intern(fields[1]),
                     memory_mib=whole(_RECORD, "memory", fields[2], at_memory),
                     cores=whole(_RECORD, "cores", fields[3], at_memory + len(fields[2]) + 1),
                 )

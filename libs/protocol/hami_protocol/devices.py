@@ -28,21 +28,21 @@ class RegisterFormat(StrEnum):
     JSON = "json"
 
 
-class Placement(Struct, frozen=True, kw_only=True):
+class Placement(Struct, frozen=True, kw_only=True, gc=False):
     """Where a MIG instance may lie: memory slices ``start`` to ``start + size``."""
 
     start: Count
     size: Annotated[int, Meta(ge=1, le=64)]
 
 
-class MigInstance(Struct, frozen=True, kw_only=True):
+class MigInstance(Struct, frozen=True, kw_only=True, gc=False):
     """A part of a card that is cut off as MIG instance."""
 
     profile: str
     placement: Placement
 
 
-class MigProfile(Struct, frozen=True, kw_only=True, rename="camel"):
+class MigProfile(Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
     """A MIG profile that a card offers."""
 
     name: str
@@ -52,7 +52,7 @@ class MigProfile(Struct, frozen=True, kw_only=True, rename="camel"):
     placements: tuple[Placement, ...] = ()
 
 
-class RegisteredDevice(Struct, frozen=True, kw_only=True, rename="camel"):
+class RegisteredDevice(Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
     """One physical device of one node, as registered."""
 
     uuid: str
@@ -72,7 +72,7 @@ class RegisteredDevice(Struct, frozen=True, kw_only=True, rename="camel"):
     """What its vendor says of it besides, by the vendor's own names: which devices it is linked with, which profiles it is cut into."""
 
 
-class DeviceShare(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DeviceShare(Struct, frozen=True, kw_only=True, gc=False, rename="camel", omit_defaults=True):
     """What one container holds of one device. The annotation's text has the first four; the vendor knows the rest from the pod."""
 
     uuid: str
@@ -98,7 +98,7 @@ class ContainerKind(StrEnum):
     APP = "app"
 
 
-class ContainerShares(Struct, frozen=True, kw_only=True, rename="camel"):
+class ContainerShares(Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
     """What one container holds, empty where it holds nothing of this vendor."""
 
     container: str
@@ -106,7 +106,7 @@ class ContainerShares(Struct, frozen=True, kw_only=True, rename="camel"):
     shares: tuple[DeviceShare, ...] = ()
 
 
-class VendorAssignment(Struct, frozen=True, kw_only=True, rename="camel"):
+class VendorAssignment(Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
     """What a pod holds of one vendor: an entry per container, init containers (sidecars among them) first, in the pod's order."""
 
     vendor: str
@@ -114,7 +114,7 @@ class VendorAssignment(Struct, frozen=True, kw_only=True, rename="camel"):
     containers: tuple[ContainerShares, ...]
 
 
-class PodRef(Struct, frozen=True, kw_only=True, rename="camel"):
+class PodRef(Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
     """Which pod. Only the UID tells a pod from its namesake."""
 
     namespace: str

@@ -13,25 +13,14 @@ from msgspec import Struct, field
 from hami_protocol.selectors import LabelSelector
 
 
-class _Object(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What all of these share: read-only, camelCase on the wire, defaults left out when written."""
-
-
-class OwnerReference(_Object, frozen=True, kw_only=True):
-    """Who made an object."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
+class _Object(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """What all of these share: read-only, camelCase on the wire, defaults left out when written. Decoded JSON has no cycles to collect."""
 
 
 class ObjectMeta(_Object, frozen=True, kw_only=True):
     """metadata of any object."""
 
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
@@ -41,7 +30,6 @@ class ObjectMeta(_Object, frozen=True, kw_only=True):
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
-    owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
 
 

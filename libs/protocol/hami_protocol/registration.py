@@ -6,6 +6,7 @@ say that every device is shared and that its index is its place; the JSON form i
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _SEPARATORS: Final = str.maketrans({",": "-", ":": "-", ";": "-"})
 _INT32_MAX: Final = 2**31 - 1
+_NOTHING_MORE: Final[dict[str, Any]] = {}
+"""One for all: a large cluster has a hundred thousand devices of a few models."""
 
 
 def clean(text: str) -> str:
@@ -116,11 +119,12 @@ def _decode_segment(segment: str, position: int, place: int) -> RegisteredDevice
         shares=whole(_RECORD, "count", fields[1], starts[1]),
         memory_mib=whole(_RECORD, "memory", fields[2], starts[2]),
         cores=whole(_RECORD, "cores", fields[3], starts[3]),
-        type=fields[4],
+        type=sys.intern(fields[4]),
         numa=whole(_RECORD, "numa", fields[5], starts[5], least=-1),
         healthy=fields[6] in _TRUE,
         index=whole(_RECORD, "index", fields[7], starts[7]) if long else place,
-        mode=fields[8] if long else SHARED_MODE,
+        mode=sys.intern(fields[8]) if long else SHARED_MODE,
+        custom_info=_NOTHING_MORE,
     )
 
 

@@ -154,10 +154,9 @@ class PodLedger:
         return PodChange()
 
     def _record(self, pod: Pod) -> tuple[str, ...]:
-        """The texts of the pod's record, one per key; nothing where it has none. They are the annotations' own, not copies."""
+        """The pod's record, key and text in turn; nothing where it has none. The texts are the annotations' own, not copies."""
         annotations = pod.metadata.annotations
-        texts = tuple(annotations.get(key, "") for key in self._record_keys)
-        return texts if any(texts) else ()
+        return tuple(part for key in self._record_keys if (text := annotations.get(key)) for part in (key, text))
 
     def _charge(self, pod: Pod, node: str, assignments: tuple[VendorAssignment, ...], record: tuple[str, ...], *, shrunk: bool) -> None:
         self._foreign.discard(pod.metadata.uid)

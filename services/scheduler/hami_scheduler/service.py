@@ -28,7 +28,6 @@ from hami_runtime.kube import cluster as api
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.kube.informer import Informer
 from hami_runtime.kube.lease import LeaderElector
-from hami_runtime.kube.sharing import SharedContainers
 from hami_runtime.lifecycle import Loop, run_until, serve, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
@@ -40,6 +39,7 @@ from hami_scheduler.feeds import Feeds
 from hami_scheduler.gangs import Gangs, group_of
 from hami_scheduler.gathering import Gathering
 from hami_scheduler.holding import holdings
+from hami_scheduler.keeping import KeptPods
 from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics, MigCollector, QuotaCollector
 from hami_scheduler.picture import Picture
@@ -125,7 +125,7 @@ class Scheduler:
         )
         telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
-        self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry, keep_as=SharedContainers().of)
+        self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry, keep_as=KeptPods().of)
         if telemetry.measures:
             telemetry.registry.register(QuotaCollector(self.picture))
             telemetry.registry.register(MigCollector(self.picture, self.pods.get))
