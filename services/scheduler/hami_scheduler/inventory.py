@@ -128,6 +128,9 @@ class Inventory:
         earlier = record.reported.get(event.device_type)
         if earlier is not None and earlier.generation > event.generation:
             return InventoryChange()
+        annotated = record.annotated.get(event.device_type)
+        if annotated is not None and annotated.devices == event.devices:  # as it should be: the registry writes what agents say
+            event = msgspec.structs.replace(event, devices=annotated.devices)
         record.reported[event.device_type] = event
         return self._settle(event.node, record) if record.node is not None else InventoryChange()
 
@@ -223,9 +226,14 @@ def _read_registration(record: _NodeRecord, vendor: Vendor, node: Node) -> None:
         earlier.generation = generation
         return
     try:
-        record.annotated[device_type] = _Annotated(said.text, generation, said.read())
+        devices = said.read()
     except RecordError as exc:
         record.annotated[device_type] = _Annotated(said.text, generation, None, error=str(exc))
+        return
+    reported = record.reported.get(device_type)
+    if reported is not None and reported.devices == devices:
+        devices = reported.devices
+    record.annotated[device_type] = _Annotated(said.text, generation, devices)
 
 
 def _read_pair_scores(record: _NodeRecord, text: str) -> None:
