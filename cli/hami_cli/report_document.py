@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hami_cli.report_facts import Report, Totals, ratio_percent
-from hami_cli.snapshot import CardFact, HeldFact
+from hami_cli.snapshot import BookedCard, HeldFact
 
 TITLE = "Accelerator usage report"
 
@@ -119,7 +119,7 @@ def _cluster(report: Report) -> Section:
     )
 
 
-def _cards(cards: tuple[CardFact, ...]) -> Section:
+def _cards(cards: tuple[BookedCard, ...]) -> Section:
     rows = tuple(
         (
             card.node,
@@ -240,7 +240,7 @@ def _yes(count: int) -> str:
     return "yes" if count else "no"
 
 
-def _tenth(card: CardFact) -> int:
+def _tenth(card: BookedCard) -> int:
     """0 for nothing booked, else the tenth of the card's memory that is begun, 1 to 10."""
     if not card.memory_mib or not card.allocated_memory_mib:
         return 0

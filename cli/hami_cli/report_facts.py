@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hami_cli.snapshot import CardFact, ChargeFact, HeldFact, NodeFact, Snapshot, WaitingFact
+from hami_cli.snapshot import BookedCard, ChargeFact, HeldFact, NodeFact, Snapshot, WaitingFact
 
 IDLE_USE: Final = 0.2
 """A container that uses less of its memory than this, and less of its card's compute, holds much and uses little."""
@@ -102,7 +102,7 @@ class Report(_Fact, frozen=True, kw_only=True):
     summary: str
     totals: Totals
     nodes: tuple[NodeSum, ...]
-    cards: tuple[CardFact, ...]
+    cards: tuple[BookedCard, ...]
     namespaces: tuple[NamespaceSum, ...]
     workloads: tuple[HeldFact, ...]
     measured: bool
@@ -184,13 +184,13 @@ def _in_words(totals: Totals, fit: Fit) -> str:
 
 
 def _nodes(snapshot: Snapshot) -> tuple[NodeSum, ...]:
-    cards: dict[str, list[CardFact]] = {}
+    cards: dict[str, list[BookedCard]] = {}
     for card in snapshot.cards:
         cards.setdefault(card.node, []).append(card)
     return tuple(_node(node, cards.get(node.name, [])) for node in snapshot.nodes)
 
 
-def _node(node: NodeFact, cards: list[CardFact]) -> NodeSum:
+def _node(node: NodeFact, cards: list[BookedCard]) -> NodeSum:
     return NodeSum(
         name=node.name,
         ready=node.ready,
@@ -224,7 +224,7 @@ def _namespaces(charges: Iterable[ChargeFact]) -> tuple[NamespaceSum, ...]:
     )
 
 
-def _card_use(cards: Iterable[CardFact]) -> Iterable[CardUse]:
+def _card_use(cards: Iterable[BookedCard]) -> Iterable[CardUse]:
     for card in cards:
         if card.used_memory_mib is not None and card.used_sm_percent is not None:
             yield CardUse(
@@ -238,14 +238,14 @@ def _card_use(cards: Iterable[CardFact]) -> Iterable[CardUse]:
             )
 
 
-def _is_idle(held: HeldFact, card: CardFact | None) -> bool:
+def _is_idle(held: HeldFact, card: BookedCard | None) -> bool:
     if card is None or held.used_memory_mib is None or held.used_sm_percent is None or not held.memory_mib:
         return False
     holds_much = held.memory_mib >= MUCH * card.memory_mib
     return holds_much and held.used_memory_mib < IDLE_USE * held.memory_mib and held.used_sm_percent < 100 * IDLE_USE
 
 
-def _fit(cards: Iterable[CardFact]) -> Fit:
+def _fit(cards: Iterable[BookedCard]) -> Fit:
     usable = [card for card in cards if card.status == "ok"]
     idle = [card for card in usable if not card.allocated_shares]
     full = [card for card in usable if card.allocated_shares and _is_full(card)]
@@ -264,20 +264,20 @@ def _fit(cards: Iterable[CardFact]) -> Fit:
     )
 
 
-def _free_mib(card: CardFact) -> int:
+def _free_mib(card: BookedCard) -> int:
     return max(card.memory_mib - card.allocated_memory_mib, 0)
 
 
-def _is_taken(card: CardFact) -> bool:
+def _is_taken(card: BookedCard) -> bool:
     """Whether no share fits any more, whatever memory is left."""
     return card.allocated_shares >= card.shares or (card.cores > 0 and card.allocated_cores >= card.cores)
 
 
-def _is_full(card: CardFact) -> bool:
+def _is_full(card: BookedCard) -> bool:
     return _is_taken(card) or card.allocated_memory_mib >= FULL * card.memory_mib
 
 
-def _quarters(card: CardFact) -> int:
+def _quarters(card: BookedCard) -> int:
     """How many shares of a quarter of the card's memory and cores still fit."""
     if _is_taken(card) or not card.memory_mib:
         return 0

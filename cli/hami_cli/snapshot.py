@@ -17,10 +17,11 @@ from hami_devices.catalog import Catalog
 from hami_devices.registrations import device_record, on_node
 from hami_devices.requests import RequestError
 from hami_protocol import keys
+from hami_protocol.card_facts import CardFact, Measured, Use, standing
 from hami_protocol.cordon import cordoned
 from hami_protocol.devices import SHARED_MODE, ContainerKind, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import RecordError
-from hami_protocol.events import DeviceUsage, NodeUsage, PodRefused
+from hami_protocol.events import NodeUsage, PodRefused
 from hami_protocol.inventory import Inventory
 from hami_protocol.kubernetes import Node, Pod
 from hami_protocol.pods import containers_in_order, is_terminal
@@ -40,28 +41,15 @@ class NodeFact(_Fact, frozen=True, kw_only=True):
     schedulable: bool
 
 
-class CardFact(_Fact, frozen=True, kw_only=True):
+class BookedCard(CardFact, frozen=True, kw_only=True):
     """One card, and what is booked of it."""
 
     node: str
-    device_type: str
-    index: int
-    uuid: str
-    model: str
-    mode: str
-    memory_mib: int
-    cores: int
-    shares: int
     allocated_memory_mib: int
     allocated_cores: int
     allocated_shares: int
     containers: int
     """How many containers share it."""
-    status: str
-    """``ok``, or what keeps new pods away: ``unhealthy``, ``cordoned``, ``away``."""
-    used_memory_mib: int | None = None
-    """Measured; None where nobody has measured."""
-    used_sm_percent: int | None = None
 
 
 class HeldFact(_Fact, frozen=True, kw_only=True):
@@ -111,7 +99,7 @@ class Snapshot(_Fact, frozen=True, kw_only=True):
     time: str
     """RFC 3339, UTC."""
     nodes: tuple[NodeFact, ...]
-    cards: tuple[CardFact, ...]
+    cards: tuple[BookedCard, ...]
     held: tuple[HeldFact, ...]
     """By container, init containers among them."""
     charges: tuple[ChargeFact, ...]
@@ -144,12 +132,7 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
     """The snapshot of ``nodes`` and ``pods``."""
     caveats = list(heard.caveats)
     booked: dict[tuple[str, str], _Booked] = {}
-    usage = {
-        (container.pod.uid, container.container, device.uuid): (device, container.enforced)
-        for event in heard.usage
-        for container in event.containers
-        for device in container.devices
-    }
+    measured = Measured(heard.usage)
     ordered_nodes = sorted(nodes, key=lambda node: node.metadata.name)
     devices = {node.metadata.name: _devices(node, catalog, caveats) for node in ordered_nodes}
     whole = {(name, device.uuid): device for name, listed in devices.items() for _, device in listed}
@@ -173,32 +156,16 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         for fact in _held(pod, now, catalog):
             device = whole.get((fact.node, fact.uuid))
             kind = fact.kind if device is None else _kind(fact, memory_mib=device.memory_mib, cores=device.cores, mode=device.mode)
-            used, enforced = usage.get((pod.metadata.uid, fact.container, fact.uuid), (None, None))
-            held.append(_with_usage(fact, kind, used, enforced))
+            held.append(_with_usage(fact, kind, measured.by_container(pod.metadata.uid, fact.container, fact.uuid)))
     alive = _alive(heard.inventory)
-    measured = _measured_cards(heard.usage)
     cards = tuple(
-        CardFact(
-            node=node.metadata.name,
-            device_type=device_type,
-            index=device.index,
-            uuid=device.uuid,
-            model=device.type,
-            mode=device.mode,
-            memory_mib=device.memory_mib,
-            cores=device.cores,
-            shares=device.shares,
-            allocated_memory_mib=(use := booked.get((node.metadata.name, device.uuid), _Booked())).memory_mib,
-            allocated_cores=use.cores,
-            allocated_shares=use.shares,
-            containers=use.containers,
-            status=_status(
-                healthy=device.healthy,
-                cordoned=device.uuid in cordoned(node.metadata.annotations.get(keys.DEVICE_CORDON, "")),
-                alive=alive.get((node.metadata.name, device_type), True),
-            ),
-            used_memory_mib=measured.get((node.metadata.name, device.uuid), (None, None))[0],
-            used_sm_percent=measured.get((node.metadata.name, device.uuid), (None, None))[1],
+        _card(
+            node,
+            device_type,
+            device,
+            booked.get((node.metadata.name, device.uuid), _Booked()),
+            measured.of_card(node.metadata.name, device.uuid),
+            alive=alive.get((node.metadata.name, device_type), True),
         )
         for node in ordered_nodes
         for device_type, device in devices[node.metadata.name]
@@ -299,21 +266,33 @@ def _kind(fact: HeldFact, *, memory_mib: int, cores: int, mode: str) -> str:
     return WHOLE if fact.memory_mib >= memory_mib and (fact.cores >= cores or not fact.cores) else SHARE
 
 
-def _with_usage(fact: HeldFact, kind: str, used: DeviceUsage | None, enforced: bool | None) -> HeldFact:
+def _with_usage(fact: HeldFact, kind: str, used: tuple[Use, bool] | None) -> HeldFact:
     if used is None:
         return replace(fact, kind=kind)
-    return replace(fact, kind=kind, used_memory_mib=used.memory_used_mib, used_sm_percent=used.sm_percent, enforced=enforced)
+    use, enforced = used
+    return replace(fact, kind=kind, used_memory_mib=use.memory_mib, used_sm_percent=use.sm_percent, enforced=enforced)
 
 
-def _measured_cards(usage: Iterable[NodeUsage]) -> dict[tuple[str, str], tuple[int, int]]:
-    """By node and card: MiB and SM percent that containers use, together."""
-    totals: dict[tuple[str, str], tuple[int, int]] = {}
-    for event in usage:
-        for container in event.containers:
-            for device in container.devices:
-                memory_mib, sm_percent = totals.get((event.node, device.uuid), (0, 0))
-                totals[event.node, device.uuid] = (memory_mib + device.memory_used_mib, sm_percent + device.sm_percent)
-    return totals
+def _card(node: Node, device_type: str, device: RegisteredDevice, booked: _Booked, used: Use | None, *, alive: bool) -> BookedCard:
+    stopped = cordoned(node.metadata.annotations.get(keys.DEVICE_CORDON, ""))
+    return BookedCard(
+        node=node.metadata.name,
+        device_type=device_type,
+        index=device.index,
+        uuid=device.uuid,
+        model=device.type,
+        mode=device.mode,
+        memory_mib=device.memory_mib,
+        cores=device.cores,
+        shares=device.shares,
+        allocated_memory_mib=booked.memory_mib,
+        allocated_cores=booked.cores,
+        allocated_shares=booked.shares,
+        containers=booked.containers,
+        status=standing(device, alive=alive, cordoned=device.uuid in stopped),
+        used_memory_mib=used.memory_mib if used else None,
+        used_sm_percent=used.sm_percent if used else None,
+    )
 
 
 def _waiting(pod: Pod, catalog: Catalog, refusals: Mapping[str, PodRefused]) -> Iterable[WaitingFact]:
@@ -332,14 +311,6 @@ def _alive(inventory: Inventory | None) -> dict[tuple[str, str], bool]:
     if inventory is None:
         return {}
     return {(node.name, group.device_type): group.alive for node in inventory.nodes for group in node.device_groups}
-
-
-def _status(*, healthy: bool, cordoned: bool, alive: bool) -> str:
-    if not alive:
-        return "away"
-    if not healthy:
-        return "unhealthy"
-    return "cordoned" if cordoned else "ok"
 
 
 def _is_ready(node: Node) -> bool:

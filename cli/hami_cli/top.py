@@ -12,7 +12,7 @@ from hami_cli import live
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, percent, show
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
-from hami_cli.snapshot import CardFact, NodeFact, Snapshot
+from hami_cli.snapshot import BookedCard, NodeFact, Snapshot
 
 UNUSABLE_FIRST = {"ok": 0, "cordoned": 1, "unhealthy": 2, "away": 3}
 
@@ -79,7 +79,7 @@ def _nodes(snapshot: Snapshot, _namespace: str) -> str:
     return columns(headers, (_node_row(node, cards) for node, cards in _with_cards(snapshot)))
 
 
-def _node_row(node: NodeFact, cards: list[CardFact]) -> tuple[object, ...]:
+def _node_row(node: NodeFact, cards: list[BookedCard]) -> tuple[object, ...]:
     sums = _sums(cards)
     worst = max((card.status for card in cards), key=UNUSABLE_FIRST.__getitem__, default="ok")
     status = "NotReady" if not node.ready else "unschedulable" if not node.schedulable else worst
@@ -147,14 +147,14 @@ def _pods(snapshot: Snapshot, namespace: str) -> str:
 _TABLES: dict[What, Callable[[Snapshot, str], str]] = {What.NODES: _nodes, What.CARDS: _cards, What.PODS: _pods}
 
 
-def _with_cards(snapshot: Snapshot) -> Iterable[tuple[NodeFact, list[CardFact]]]:
-    cards: dict[str, list[CardFact]] = {}
+def _with_cards(snapshot: Snapshot) -> Iterable[tuple[NodeFact, list[BookedCard]]]:
+    cards: dict[str, list[BookedCard]] = {}
     for card in snapshot.cards:
         cards.setdefault(card.node, []).append(card)
     return ((node, cards.get(node.name, [])) for node in snapshot.nodes)
 
 
-def _sums(cards: Iterable[CardFact]) -> dict[str, int]:
+def _sums(cards: Iterable[BookedCard]) -> dict[str, int]:
     listed = list(cards)
     return {
         "cards": len(listed),

@@ -11,6 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from hami_protocol.card_facts import AWAY, CORDONED, GONE, OK, UNHEALTHY, CardFact, Measured, Use, standing
 from hami_protocol.cordon import cordoned
 from hami_protocol.devices import RegisteredDevice, VendorAssignment
 from hami_protocol.events import AllocationEvent, NodeUsage
@@ -19,9 +20,6 @@ from hami_registry.rules import EntryView
 from hami_registry.web.history import Span
 
 MOST_MODELS: Final = 4
-_Use = tuple[int, int]
-"""MiB and SM percent."""
-OK, AWAY, UNHEALTHY, CORDONED, GONE = "ok", "away", "unhealthy", "cordoned", "gone"
 
 
 class _Fact(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -61,25 +59,14 @@ class PodOnCard(_Fact, frozen=True, kw_only=True):
     used_sm_percent: int | None = None
 
 
-class CardDetail(_Fact, frozen=True, kw_only=True):
-    """One card."""
+class CardDetail(CardFact, frozen=True, kw_only=True):
+    """One card, what is booked of it, and for whom."""
 
-    uuid: str
-    device_type: str
-    index: int
-    model: str
-    mode: str
     numa: int
-    status: str
-    memory_mib: int
-    cores: int
-    shares: int
     booked_memory_mib: int
     booked_cores: int
     booked_shares: int
     pods: tuple[PodOnCard, ...]
-    used_memory_mib: int | None = None
-    used_sm_percent: int | None = None
 
 
 class NodeDetail(_Fact, frozen=True, kw_only=True):
@@ -197,16 +184,16 @@ def detail(
     gone = dict.fromkeys(charge.uuid for span in held for charge in span.charges if charge.uuid not in known)
     listed += [("", True, RegisteredDevice(uuid=uuid, shares=0, memory_mib=0, cores=0, type="")) for uuid in gone]
     stopped = frozenset(cordoned(annotations.cordon))
-    by_pod, by_card = _used(usage)
+    measured = Measured((usage,) if usage else ())
     cards = []
     for device_type, alive, device in listed:
         pods = tuple(
-            _pod_on(span, charge, by_pod.get((span.pod.uid, charge.uuid)))
+            _pod_on(span, charge, measured.by_pod(span.pod.uid, charge.uuid))
             for span in sorted(held, key=lambda span: (span.pod.namespace, span.pod.name))
             for charge in span.charges
             if charge.uuid == device.uuid
         )
-        used = by_card.get(device.uuid)
+        used = measured.of_card(name, device.uuid)
         cards.append(
             CardDetail(
                 uuid=device.uuid,
@@ -215,7 +202,7 @@ def detail(
                 model=device.type,
                 mode=device.mode,
                 numa=device.numa,
-                status=GONE if device.uuid in gone else _card_status(device, alive, stopped),
+                status=GONE if device.uuid in gone else standing(device, alive=alive, cordoned=device.uuid in stopped),
                 memory_mib=device.memory_mib,
                 cores=device.cores,
                 shares=device.shares,
@@ -223,8 +210,8 @@ def detail(
                 booked_cores=sum(pod.cores for pod in pods),
                 booked_shares=sum(pod.shares for pod in pods),
                 pods=pods,
-                used_memory_mib=used[0] if used else None,
-                used_sm_percent=used[1] if used else None,
+                used_memory_mib=used.memory_mib if used else None,
+                used_sm_percent=used.sm_percent if used else None,
             )
         )
     return NodeDetail(name=name, status=_node_status(groups, annotations), cards=tuple(cards))
@@ -308,15 +295,7 @@ def _node_status(groups: Sequence[EntryView], annotations: NodeAnnotations) -> s
     return CORDONED if any(device.uuid in stopped for group in groups for device in group.devices) else OK
 
 
-def _card_status(device: RegisteredDevice, alive: bool, stopped: frozenset[str]) -> str:
-    if not alive:
-        return AWAY
-    if not device.healthy:
-        return UNHEALTHY
-    return CORDONED if device.uuid in stopped else OK
-
-
-def _pod_on(span: Span, charge: CardCharge, used: tuple[int, int] | None) -> PodOnCard:
+def _pod_on(span: Span, charge: CardCharge, used: Use | None) -> PodOnCard:
     return PodOnCard(
         namespace=span.pod.namespace,
         name=span.pod.name,
@@ -326,22 +305,9 @@ def _pod_on(span: Span, charge: CardCharge, used: tuple[int, int] | None) -> Pod
         cores=charge.cores,
         shares=charge.shares,
         since=span.begin,
-        used_memory_mib=used[0] if used else None,
-        used_sm_percent=used[1] if used else None,
+        used_memory_mib=used.memory_mib if used else None,
+        used_sm_percent=used.sm_percent if used else None,
     )
-
-
-def _used(usage: NodeUsage | None) -> tuple[dict[tuple[str, str], _Use], dict[str, _Use]]:
-    """What was measured, by pod UID and card, and by card."""
-    by_pod: dict[tuple[str, str], _Use] = {}
-    by_card: dict[str, _Use] = {}
-    for container in usage.containers if usage else ():
-        for device in container.devices:
-            of_pod = by_pod.get((container.pod.uid, device.uuid), (0, 0))
-            by_pod[container.pod.uid, device.uuid] = (of_pod[0] + device.memory_used_mib, of_pod[1] + device.sm_percent)
-            of_card = by_card.get(device.uuid, (0, 0))
-            by_card[device.uuid] = (of_card[0] + device.memory_used_mib, of_card[1] + device.sm_percent)
-    return by_pod, by_card
 
 
 def _percent(part: int, whole: int) -> int:
