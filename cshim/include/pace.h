@@ -26,29 +26,36 @@ static inline uint64_t pace_wall_ns(uint64_t device_ns, uint32_t percent)
 	return device_ns > PACE_HORIZON_NS ? PACE_HORIZON_NS : device_ns * 100 / percent;
 }
 
+/* From where a charge counts on: nobody catches up on more than a burst, and damage is forgotten. */
+static inline uint64_t pace_from(uint64_t paid_until_ns, uint64_t now_ns)
+{
+	const bool too_late = paid_until_ns < now_ns && now_ns - paid_until_ns > PACE_BURST_NS;
+	const bool too_far = paid_until_ns > now_ns && paid_until_ns - now_ns > PACE_HORIZON_NS;
+
+	return too_late || too_far ? now_ns - PACE_BURST_NS : paid_until_ns;
+}
+
 /* Pay for `device_ns`. Returns 0 when they may start now, else how long to wait before asking again. */
 static inline uint64_t pace_pay(struct region_device *device, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
 {
 	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
-	uint64_t from;
 
-	do {
+	do
 		if (paid > now_ns && paid - now_ns <= PACE_HORIZON_NS)
 			return paid - now_ns;
-		from = paid + PACE_BURST_NS < now_ns || paid > now_ns ? now_ns - PACE_BURST_NS : paid;
-	} while (!atomic_compare_exchange_weak(&device->paid_until_ns, &paid, from + pace_wall_ns(device_ns, percent)));
+	while (!atomic_compare_exchange_weak(
+		&device->paid_until_ns, &paid, pace_from(paid, now_ns) + pace_wall_ns(device_ns, percent)));
 	return 0;
 }
 
-/* Pay for what has already run. */
-static inline void pace_owe(struct region_device *device, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
+/* Pay for what was launched at `launched_ns`. */
+static inline void pace_owe(struct region_device *device, uint64_t launched_ns, uint64_t device_ns, uint32_t percent)
 {
 	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
-	uint64_t from;
 
-	do
-		from = paid + PACE_BURST_NS < now_ns || paid - now_ns > PACE_HORIZON_NS ? now_ns - PACE_BURST_NS : paid;
-	while (!atomic_compare_exchange_weak(&device->paid_until_ns, &paid, from + pace_wall_ns(device_ns, percent)));
+	while (!atomic_compare_exchange_weak(
+		&device->paid_until_ns, &paid, pace_from(paid, launched_ns) + pace_wall_ns(device_ns, percent)))
+		;
 }
 
 /* Whether a process that waits with virtual time `mine` in slot `self` is next in line. */

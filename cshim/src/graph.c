@@ -145,7 +145,7 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 		if (!charge_begin_on(&graph->charge, shim, row, entry.bytes > kept ? entry.bytes - kept : 0))
 			return false;
 	}
-	graph->launch.sampled = false;
+	graph->launch = (struct launch){0};
 	if (!launch_is_free())
 		limiter_enter(&graph->launch, (uint64_t)(uintptr_t)exec, stream, per_thread);
 	return true;
@@ -187,8 +187,10 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 	struct table_entry entry;
 
 	REAL(cuGraphExecDestroy);
-	if (shim != NULL)
+	if (shim != NULL) {
 		(void)table_take(&shim->graphs, (uint64_t)(uintptr_t)hGraphExec, &entry);
+		cost_forget(shim, (uint64_t)(uintptr_t)hGraphExec); /* before another has its address */
+	}
 	return driver.cuGraphExecDestroy(hGraphExec);
 }
 

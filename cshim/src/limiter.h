@@ -3,18 +3,8 @@
 #define VGPU_LIMITER_H
 
 #include "charge.h"
+#include "cost.h"
 #include "shim.h"
-
-struct launch {
-	struct shim *shim;
-	int row;
-	unsigned cost; /* place in the table of costs */
-	bool sampled;
-	bool per_thread;
-	CUstream stream;
-	CUevent start;
-	CUevent end;
-};
 
 /* Where a launch may be limited: wait for its turn, pay for it, and prepare to measure it. `key` tells kernels of
  * different cost apart. */

@@ -69,17 +69,20 @@ struct pool {
 
 /* What a kernel costs, learned. */
 struct cost {
-	_Atomic uint64_t key;
-	_Atomic uint64_t nanoseconds;
+	_Atomic uint64_t key;         /* 0: the place is free */
+	_Atomic uint64_t nanoseconds; /* 0: not known yet */
 	_Atomic uint32_t launches;
-	_Atomic uint32_t measured;
+	_Atomic bool assumed; /* not measured, and replaced by the first measurement */
 };
 
 struct sample {
 	CUevent start;
-	CUevent end; /* NULL: the place is free */
-	unsigned cost;
+	CUevent end;
+	uint64_t key;
+	uint64_t launched_ns;
 	int row;
+	bool unpriced; /* paid for when it is measured */
+	bool given_up; /* nobody waits for it any more */
 };
 
 struct legacy_region;
@@ -137,6 +140,7 @@ struct shim {
 	struct cost costs[COSTS];
 	spin_lock sample_lock;
 	_Atomic int samples_open;
+	_Atomic uint64_t unpriced_ns; /* what kernels cost of late that ran at no known price; 0: none yet */
 	struct sample samples[SAMPLES];
 };
 

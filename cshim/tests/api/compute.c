@@ -1,5 +1,7 @@
 /* The compute limit, on a virtual clock: the share that a container gets, over one second or forty kernels. */
 #define _GNU_SOURCE
+#include <pthread.h>
+
 #include "clock.h"
 #include "rig.h"
 
@@ -127,6 +129,106 @@ static void kernels_of_all_lengths_together(void)
 	}
 	CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
 	CHECK_SHARE(share_since(started, busy), 40, 3);
+}
+
+/* Kernels whose cost nobody knows yet, one after the other: each grid is a kernel of its own. */
+static void kernels_that_run_only_once(const char *name, uint64_t kernel_ns, uint32_t percent)
+{
+	uint64_t started, busy, window;
+	CUfunction kernel;
+
+	begin(percent);
+	kernel = rig_kernel(name);
+	window = window_ns(kernel_ns, percent);
+	started = clock_now();
+	busy = fakeBusyNanoseconds(0);
+	for (unsigned grid = 1; clock_now() - started < window; grid++) {
+		CHECK_EQUAL(cuLaunchKernel(kernel, grid, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+		clock_sleep(HOST_NS);
+	}
+	CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+	CHECK_SHARE(share_since(started, busy), percent, 3);
+}
+
+static void short_kernels_that_run_only_once_are_held(void)
+{
+	kernels_that_run_only_once("k_20us", 20000, 30);
+}
+
+static void kernels_of_1_ms_that_run_only_once_are_held(void)
+{
+	kernels_that_run_only_once("k_1ms", 1000000, 30);
+}
+
+static void long_kernels_that_run_only_once_are_held(void)
+{
+	kernels_that_run_only_once("k_50ms", 50000000, 50);
+}
+
+static void more_kernels_than_are_remembered_are_held(void)
+{
+	uint64_t started, busy;
+	CUfunction kernel;
+
+	begin(40);
+	kernel = rig_kernel("k_50us");
+	started = clock_now();
+	busy = fakeBusyNanoseconds(0);
+	for (unsigned i = 0; clock_now() - started < SECOND_NS; i++) {
+		CHECK_EQUAL(cuLaunchKernel(kernel, 1 + i % 3000, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+		clock_sleep(HOST_NS);
+	}
+	CHECK_EQUAL(cuStreamSynchronize(NULL), CUDA_SUCCESS);
+	CHECK_SHARE(share_since(started, busy), 40, 3);
+}
+
+static void a_capture_that_stays_open_lets_nothing_through(void)
+{
+	CUstream captured;
+	CUgraph graph;
+
+	begin(30);
+	CHECK_EQUAL(cuStreamCreate(&captured, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+	CHECK_SHARE(run_for(rig_kernel("k_200us"), SECOND_NS, false), 30, 3);
+	CHECK_EQUAL(cuStreamEndCapture(captured, &graph), CUDA_SUCCESS); /* nor is it spoiled */
+}
+
+static CUgraph graph_of(CUfunction kernel, int nodes)
+{
+	CUDA_KERNEL_NODE_PARAMS_v1 params = {.func = kernel};
+	CUgraphNode node;
+	CUgraph graph;
+
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	for (int i = 0; i < nodes; i++)
+		CHECK_EQUAL(cuGraphAddKernelNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+	return graph;
+}
+
+static void a_graph_in_the_place_of_another_has_its_own_cost(void)
+{
+	CUgraph graphs[2];
+	CUfunction kernel;
+
+	begin(30);
+	kernel = rig_kernel("k_20us");
+	graphs[0] = graph_of(kernel, 1);
+	graphs[1] = graph_of(kernel, 400);
+	for (int i = 0; i < 2;
+		i++) { /* the second comes to lie where the first was, as memory that was just freed does */
+		const uint64_t started = clock_now(), busy = fakeBusyNanoseconds(0);
+		CUgraphExec exec;
+
+		CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graphs[i], 0), CUDA_SUCCESS);
+		while (clock_now() - started < SECOND_NS) {
+			CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+			clock_sleep(HOST_NS);
+		}
+		CHECK_EQUAL(cuCtxSynchronize(), CUDA_SUCCESS);
+		CHECK_SHARE(share_since(started, busy), 30, 3);
+		CHECK_EQUAL(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+	}
 }
 
 static void every_way_to_launch_counts(void)
@@ -442,6 +544,33 @@ static void many_processes_together_keep_to_the_containers_share(void)
 		CHECK_SHARE(100.0 * (double)busy[i] / (2.0 * SECOND_NS), 10, 3);
 }
 
+enum { LAUNCHERS = 4, LAUNCHES = 150 };
+
+static void *launch_many_kernels(void *unused)
+{
+	CUfunction kernel;
+
+	rig_context(0);
+	kernel = rig_kernel("k_10us");
+	for (unsigned i = 0; i < LAUNCHES; i++)
+		CHECK_EQUAL(cuLaunchKernel(kernel, 1 + i % 16, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
+	return unused;
+}
+
+static void threads_launch_beside_each_other(void)
+{
+	pthread_t threads[LAUNCHERS];
+
+	(void)rig_one(GIB, 50); /* on the real clock: what is looked for is what a sanitizer finds */
+	rig_context(0);
+	for (int i = 0; i < LAUNCHERS; i++)
+		CHECK_EQUAL(pthread_create(&threads[i], NULL, launch_many_kernels, NULL), 0);
+	for (int i = 0; i < LAUNCHERS; i++)
+		CHECK_EQUAL(pthread_join(threads[i], NULL), 0);
+	CHECK_EQUAL(fakeBusyNanoseconds(0), UINT64_C(10000) * LAUNCHERS * LAUNCHES);
+	CHECK(atomic_load(&rig_region()->slots[0].use[0].busy_ns) > 0);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -453,6 +582,12 @@ int main(int argc, char **argv)
 		TEST(a_program_that_waits_for_each_kernel_gets_its_share),
 		TEST(signals_in_every_pause_change_nothing),
 		TEST(kernels_of_all_lengths_together),
+		TEST(short_kernels_that_run_only_once_are_held),
+		TEST(kernels_of_1_ms_that_run_only_once_are_held),
+		TEST(long_kernels_that_run_only_once_are_held),
+		TEST(more_kernels_than_are_remembered_are_held),
+		TEST(a_capture_that_stays_open_lets_nothing_through),
+		TEST(a_graph_in_the_place_of_another_has_its_own_cost),
 		TEST(every_way_to_launch_counts),
 		TEST(what_is_captured_costs_when_it_runs),
 		TEST(a_share_changes_while_it_runs),
@@ -465,6 +600,7 @@ int main(int argc, char **argv)
 		TEST(debt_beyond_reason_is_forgotten),
 		TEST(processes_share_by_time_and_not_by_count),
 		TEST(many_processes_together_keep_to_the_containers_share),
+		TEST(threads_launch_beside_each_other),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }

@@ -63,8 +63,10 @@ struct CUctx_st *fake_context(void);
 /* Streams: NULL is the context's own. In a capture, what is launched becomes a node. */
 struct CUgraph_st;
 struct CUstream_st {
-	uint64_t free_at_ns;
+	_Atomic uint64_t free_at_ns;
 	struct CUgraph_st *capture;
+	CUstreamCaptureMode mode;
+	unsigned spoiled; /* how many captures had been spoiled when this one began */
 };
 struct CUstream_st *fake_stream(CUstream stream, bool per_thread);
 
@@ -73,9 +75,20 @@ struct CUfunc_st {
 	uint64_t ns;
 };
 
+/* What may not be done while others capture, unless this thread has said that it knows: refused, and captures are
+ * spoiled. */
+#define NOT_IN_A_CAPTURE()                                                                                             \
+	do {                                                                                                           \
+		if (fake_spoils_captures())                                                                            \
+			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                                                  \
+	} while (0)
+
+bool fake_spoils_captures(void);
+
 /* Run for `ns` in the order of a stream, or record that in its capture. */
 CUresult fake_launch(struct CUstream_st *stream, uint64_t ns);
 
+struct CUgraph_st *fake_graph_new(void);
 void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns);
 CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, int device);
 

@@ -1,4 +1,4 @@
-/* graph.c: graphs, and the captures that make them. */
+/* graph.c: graphs. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -50,11 +50,16 @@ CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, int d
 	return node->dptr;
 }
 
+struct CUgraph_st *fake_graph_new(void)
+{
+	return calloc(1, sizeof(struct CUgraph_st));
+}
+
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
 	(void)flags;
 	ENTER();
-	*phGraph = calloc(1, sizeof(**phGraph));
+	*phGraph = fake_graph_new();
 	return *phGraph != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -201,109 +206,4 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 	ENTER();
 	free(hGraphExec);
 	return CUDA_SUCCESS;
-}
-
-static CUresult capture_begin(struct CUstream_st *stream, CUgraph graph)
-{
-	if (stream->capture != NULL)
-		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	stream->capture = graph != NULL ? graph : calloc(1, sizeof(*stream->capture));
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamBeginCapture(CUstream hStream)
-{
-	ENTER();
-	return capture_begin(fake_stream(hStream, false), NULL);
-}
-
-CUresult cuStreamBeginCapture_ptsz(CUstream hStream)
-{
-	ENTER();
-	return capture_begin(fake_stream(hStream, true), NULL);
-}
-
-CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
-{
-	(void)mode;
-	ENTER();
-	return capture_begin(fake_stream(hStream, false), NULL);
-}
-
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode)
-{
-	(void)mode;
-	ENTER();
-	return capture_begin(fake_stream(hStream, true), NULL);
-}
-
-CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
-{
-	(void)dependencies, (void)dependencyData, (void)numDependencies, (void)mode;
-	ENTER();
-	return capture_begin(fake_stream(hStream, false), hGraph);
-}
-
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies,
-	const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode)
-{
-	(void)dependencies, (void)dependencyData, (void)numDependencies, (void)mode;
-	ENTER();
-	return capture_begin(fake_stream(hStream, true), hGraph);
-}
-
-CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
-	CUgraphRecaptureCallback callbackFunc, void *userData)
-{
-	(void)mode, (void)callbackFunc, (void)userData;
-	ENTER();
-	return capture_begin(fake_stream(hStream, false), hGraph);
-}
-
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
-	CUgraphRecaptureCallback callbackFunc, void *userData)
-{
-	(void)mode, (void)callbackFunc, (void)userData;
-	ENTER();
-	return capture_begin(fake_stream(hStream, true), hGraph);
-}
-
-static CUresult capture_end(struct CUstream_st *stream, CUgraph *graph)
-{
-	if (stream->capture == NULL)
-		return CUDA_ERROR_INVALID_VALUE;
-	*graph = stream->capture;
-	stream->capture = NULL;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
-{
-	ENTER();
-	return capture_end(fake_stream(hStream, false), phGraph);
-}
-
-CUresult cuStreamEndCapture_ptsz(CUstream hStream, CUgraph *phGraph)
-{
-	ENTER();
-	return capture_end(fake_stream(hStream, true), phGraph);
-}
-
-static CUresult capturing(struct CUstream_st *stream, CUstreamCaptureStatus *status)
-{
-	*status = stream->capture != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-	ENTER();
-	return capturing(fake_stream(hStream, false), captureStatus);
-}
-
-CUresult cuStreamIsCapturing_ptsz(CUstream hStream, CUstreamCaptureStatus *captureStatus)
-{
-	ENTER();
-	return capturing(fake_stream(hStream, true), captureStatus);
 }

@@ -38,6 +38,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 	CUresult result;
 
 	ENTER();
+	NOT_IN_A_CAPTURE();
 	if (dptr == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = allocate(bytesize, false, &address);

@@ -250,12 +250,14 @@ CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 CUresult cuEventQuery(CUevent hEvent)
 {
 	ENTER();
+	NOT_IN_A_CAPTURE();
 	return hEvent->at_ns <= fake_now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent hEvent)
 {
 	ENTER();
+	NOT_IN_A_CAPTURE();
 	sleep_until(hEvent->at_ns);
 	return CUDA_SUCCESS;
 }
