@@ -94,12 +94,7 @@ subscribers-test: $(STAMP) ## Run the Go and JavaScript subscribers and NATS' ow
 		test $$status -eq 0 && $(BIN)/python -m pytest -q -m subscribers tests/contract/subscribers
 
 cluster-test: $(STAMP) build/cshim/libvgpu.so ## Run what needs a real Kubernetes (built once, by HAMI_TEST_KUBE_VERSION=1.34|1.36|1.37); says why where it cannot
-	@$(BIN)/python -m tests.cluster.harness
-	@for part in tests/contract tests/cluster; do \
-		$(BIN)/python -m pytest -q -m cluster $$part && continue; \
-		echo "=== once more, alone: what has just failed in $$part. Controllers, kubelets and their timing are not ours; the first failure stays above."; \
-		$(BIN)/python -m pytest -q -m cluster --last-failed --last-failed-no-failures none $$part || exit 1; \
-	done
+	@$(BIN)/python -m tests.cluster
 
 upgrade-test: $(STAMP) build/cshim/libvgpu.so ## Run services of an older version beside this one's on one rig: OLD=<revision>
 	@test -n "$(OLD)" || { echo "OLD: not set; accepted: a git revision, as make upgrade-test OLD=HEAD~50"; exit 2; }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -38,7 +39,7 @@ CARDS = 8
 AT_ONCE = 16
 LONGEST_SECONDS = 240.0
 MERGE = {"Content-Type": "application/merge-patch+json"}
-STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
+TOLD_EACH_NODES = 1000
 PODS = "/api/v1/namespaces/default/pods"
 _METRIC = re.compile(r"apiserver_request_total\{(.*)\} (\S+)")
 
@@ -89,7 +90,7 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
         programs = Programs(plane)
         await session.post("/api/v1/namespaces/default/serviceaccounts", json={"metadata": {"name": "default"}})
         say(f"making {nodes} nodes")
-        await make_nodes(session, nodes)
+        await make_nodes(session, nodes, say=say)
         url = await programs.nats()
         await programs.service("registry", "hami_registry.main", url)
         await programs.python("heartbeats", "-m", "benchmarks._heartbeats", "--nats", url, "--nodes", str(nodes), "--cards", str(CARDS))
@@ -113,6 +114,9 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
                     say(f"{extender.name}: {last.pods_per_second:.1f} pods/s; processor ms a pod: {spent}")
                     await clear(session)
         memory = memory_mib(programs.pid("scheduler"))
+        resident = {name: memory_mib(process.pid) for name, process in plane.processes.items() if process.pid}
+        say("memory, MiB: " + ", ".join(f"{name} {mib:.0f}" for name, mib in resident.items()))
+        say("starting the scheduler again")
         seconds = await programs.start_again("scheduler")
         return figures(f"real cluster, {nodes} nodes", found, memory, seconds)
 
@@ -221,18 +225,19 @@ class Programs:
         await process.stop(grace_seconds=10)
 
 
-async def make_nodes(session: aiohttp.ClientSession, count: int) -> None:
+async def make_nodes(session: aiohttp.ClientSession, count: int, *, say: Callable[[str], None]) -> None:
     """Nodes as API objects, registered and ready, as the registry and kubelet would have written them."""
     resources = {"cpu": "64", "memory": "512Gi", "pods": "500", "nvidia.com/gpu": str(CARDS * 10)}
     status = {"capacity": resources, "allocatable": resources, "conditions": [{"type": "Ready", "status": "True"}]}
+    made = itertools.count(1)
 
     async def make(name: str, annotations: dict[str, str]) -> None:
         own = {**annotations, keys.generation("nvidia"): str(_heartbeats.GENERATION)}
         own[keys.handshake("nvidia")] = f"Reported {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
-        await _done(session.post("/api/v1/nodes", json={"metadata": {"name": name, "annotations": own}}))
-        path = f"/api/v1/nodes/{name}"
-        await _done(session.patch(f"{path}/status", data=msgspec.json.encode({"status": status}), headers=STRATEGIC))
-        await _done(session.patch(path, data=b'{"spec":{"taints":null}}', headers=MERGE))
+        await _done(session.post("/api/v1/nodes", json={"metadata": {"name": name, "annotations": own}, "status": status}))
+        await _done(session.patch(f"/api/v1/nodes/{name}", data=b'{"spec":{"taints":null}}', headers=MERGE))
+        if (number := next(made)) % TOLD_EACH_NODES == 0:
+            say(f"{number} of {count} nodes are made")
 
     await _some_at_a_time(
         (lambda node=node: make(node.metadata.name, dict(node.metadata.annotations)) for node in _world.nodes(count, CARDS)), 32

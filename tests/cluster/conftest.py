@@ -25,7 +25,7 @@ nodes:
 """
 CARD_MIB = 32768
 CARDS = 4
-TEST_SECONDS = 300
+TEST_SECONDS = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

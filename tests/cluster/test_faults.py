@@ -23,10 +23,15 @@ def restarts(pod: Pod) -> int:
 
 @pytest.mark.parametrize("pool", ["cdi", "locked"])
 async def test_a_container_that_crashes_gets_the_same_grant_at_every_start(world: World, pool: str) -> None:
-    await world.apply(a_pod("crashing", a_container(mib=900, command=f"{SHOW}\nexit 1"), pool=pool))
-    for restart in (1, 2):  # kubelet waits 10 and 20 seconds in between, and clears away the logs of all but the last
-        pod = await world.until("crashing", lambda each, least=restart: restarts(each) >= least, seconds=120)
+    signs = world.installation.nodes[pool].root / "signs"
+    signs.mkdir(exist_ok=True)
+    until_told = "trap exit TERM; until [ -e /signs/crash ]; do sleep 0.1; done; rm /signs/crash; exit 1"
+    container = a_container(mib=900, command=f"{SHOW}\n{until_told}", volumeMounts=[{"name": "signs", "mountPath": "/signs"}])
+    await world.apply(a_pod("crashing", container, pool=pool, volumes=[{"name": "signs", "hostPath": {"path": str(signs)}}]))
+    for restart in range(3):
+        pod = await world.until("crashing", lambda each, count=restart: runs(each) and restarts(each) == count)
         await world.check_grant(pod, restart=restart)
+        (signs / "crash").touch()
 
 
 @pytest.mark.parametrize("pool", ["cdi", "locked"])
@@ -72,7 +77,7 @@ async def test_kubelets_checkpoint_is_lost(world: World, content: bytes | None) 
 async def test_a_node_whose_power_was_cut_serves_its_pods_or_their_successors_again(world: World, pool: str) -> None:
     """Kubelet refuses pods with devices that it meets again before the agent has registered; whoever made them makes others."""
     await world.apply(a_deployment("web", a_container(mib=CARD_MIB), replicas=CARDS, pool=pool))
-    await world.kubectl("rollout", "status", "deployment/web", "--timeout=60s", timeout_seconds=70)
+    await world.kubectl("rollout", "status", "deployment/web", "--timeout=120s", timeout_seconds=130)
     before = {pod.metadata.uid for pod in await world.pods(app="web")}
     await world.installation.reboot(pool)
 

@@ -83,7 +83,7 @@ async def test_a_budget_that_is_used_up_sends_the_eviction_to_a_pod_of_higher_pr
     await ranks.apply(
         {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guard", "namespace": "default"}, "spec": budget}
     )
-    await ranks.kubectl("wait", "--for=jsonpath={.status.currentHealthy}=3", "poddisruptionbudget/guard", "--timeout=30s")
+    await ranks.kubectl("wait", "--for=jsonpath={.status.currentHealthy}=3", "poddisruptionbudget/guard", "--timeout=60s")
     await ranks.apply(whole("high", HIGH))
     await ranks.running("high")
     assert {pod["metadata"]["name"] for pod in guarded} <= await left(ranks)
@@ -109,7 +109,7 @@ async def test_what_was_freed_for_a_pod_that_is_deleted_meanwhile_is_anybodys(ra
     await ranks.until("slow", goes)
     await ranks.kubectl("delete", "pod", "high", "--wait=false", "--grace-period=0", "--force")
     await ranks.apply(whole("humble", LOW, cards=CARDS))
-    await ranks.running("humble", seconds=40)
+    await ranks.running("humble")
 
 
 async def test_a_group_starts_as_a_whole_or_not_at_all(ranks: World) -> None:

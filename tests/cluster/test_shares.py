@@ -12,7 +12,21 @@ from hami_protocol import events, keys
 from hami_rig.service_settings import WEBHOOK
 from tests.cluster.conftest import CARD_MIB, CARDS
 from tests.cluster.harness import building, images
-from tests.cluster.world import ALLOCATED, SHOW, TO_ALLOCATE, World, a_container, a_pod, eventually, held_mib, of_pod, runs, shares_of
+from tests.cluster.world import (
+    ALLOCATED,
+    SETTLE_SECONDS,
+    SHOW,
+    STAY,
+    TO_ALLOCATE,
+    World,
+    a_container,
+    a_pod,
+    eventually,
+    held_mib,
+    of_pod,
+    runs,
+    shares_of,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PODS_AT_ONCE = 40
@@ -111,7 +125,7 @@ async def test_the_limit_holds_in_a_real_container(world: World) -> None:
     node = world.installation.nodes["cdi"]
     command = (
         "export NVIDIA_VISIBLE_DEVICES=$(grep -a -o 'GPU-[0-9a-f-]*' /usr/local/vgpu/grant | sed -n 1p) FAKE_GPU_STATE=/tmp/cards.state; "
-        "vgpu-alloc --mib 2000 --step-mib 100; exec sleep 100000"
+        f"vgpu-alloc --mib 2000 --step-mib 100; {STAY}"
     )
     container = a_container(mib=1000, command=command, image=images.TOOLS)
     container["env"] = [{"name": "FAKE_GPU_CONFIG", "value": "/cards.conf"}]
@@ -120,7 +134,7 @@ async def test_the_limit_holds_in_a_real_container(world: World) -> None:
     await world.apply(a_pod("enforced", container, volumes=volumes))
     (pod,) = await world.running("enforced")
     said = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SETTLE_SECONDS):
         while not said:
             said = next((line for line in (await world.output(pod)).splitlines() if line.startswith("{")), "")
             await asyncio.sleep(0.1)
@@ -139,7 +153,7 @@ async def patch_pod(world: World, name: str, body: dict[str, Any], *, query: str
 
 async def answered(world: World, name: str, annotations: dict[str, str], status: int) -> None:
     """Wait until annotating a pod would be answered with ``status``: policies that come or go take a moment to hold."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SETTLE_SECONDS):
         while await patch_pod(world, name, {"metadata": {"annotations": annotations}}, query="?dryRun=All") != status:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
 

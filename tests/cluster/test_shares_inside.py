@@ -10,11 +10,11 @@ import pytest
 
 from hami_protocol.kubernetes import Pod
 from tests.cluster.harness import images
-from tests.cluster.world import LOOK_AGAIN_SECONDS, SETTLE_SECONDS, World, a_container, a_pod
+from tests.cluster.world import LOOK_AGAIN_SECONDS, SETTLE_SECONDS, STAY, World, a_container, a_pod
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 CARD = "export NVIDIA_VISIBLE_DEVICES=$(grep -a -o 'GPU-[0-9a-f-]*' /usr/local/vgpu/grant | sed -n 1p) FAKE_GPU_STATE=/tmp/cards.state\n"
-HOLD_AND_LOOK = f"{CARD} vgpu-alloc --mib 1500 --hold-seconds -1 & while :; do vgpu-smi --json; sleep 1; done"
+HOLD_AND_LOOK = f"{CARD} trap exit TERM; vgpu-alloc --mib 1500 --hold-seconds -1 & while :; do vgpu-smi --json; sleep 1; done"
 FILL_AND_KILL = f"""{CARD}
 vgpu-alloc --mib 600 --hold-seconds -1 > /tmp/first & holder=$!
 until grep -q allocated_mib /tmp/first; do sleep 0.1; done
@@ -24,7 +24,7 @@ vgpu-smi --json
 kill -9 $holder; wait $holder
 vgpu-smi --json
 vgpu-alloc --mib 2000 --step-mib 100
-exec sleep 100000
+{STAY}
 """
 
 

@@ -56,7 +56,7 @@ async def test_a_waiting_pod_is_placed_soon_after_the_release_that_it_waits_for(
     assert f"{CARDS}/{CARDS} CardInsufficientMemory" in (message or "")
     assert "FilteringFailed" in await world.told("late")
     await world.kubectl("delete", "pod", "holder0", "--wait=false")
-    (pod,) = await world.running("late", seconds=20)  # kube-scheduler by itself would look again after five minutes
+    (pod,) = await world.running("late")  # kube-scheduler by itself would look again after five minutes
     await world.check_grant(pod)
 
 

@@ -31,7 +31,10 @@ from tests.cluster.harness.installation import Installation
 
 ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
-SETTLE_SECONDS = 60.0
+MADE_BY_STORIES = (("apis/apps/v1", "deployments"), ("apis/apps/v1", "replicasets"), ("apis/batch/v1", "jobs"), ("api/v1", "pods"))
+"""Owners before what they would make anew."""
+SETTLE_SECONDS = 120.0
+"""Long: other lanes compute beside this one."""
 LOOK_AGAIN_SECONDS = 0.1
 _MARK = "=== hami probe:"
 SHOW = f"""
@@ -45,7 +48,9 @@ for part in environment mounts devices grant end; do
   esac
 done
 """
-PROBE: Final = f"{SHOW}\nexec sleep 100000"
+STAY: Final = "trap exit TERM; sleep 100000 & wait"
+"""Runs until it is told to end, and ends then: as a container's first process, ``sleep`` alone would be deaf to that."""
+PROBE: Final = f"{SHOW}\n{STAY}"
 OURS = re.compile(r"CUDA_|NVIDIA_|GPU_|LIBCUDA_")
 CACHE = re.compile(r"/usr/local/vgpu/[0-9a-z-]+\.cache")
 MOUNTS = frozenset({"/tmp/vgpulock", "/etc/ld.so.preload", "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/grant"})
@@ -158,8 +163,18 @@ class World:
 
     async def clear(self) -> None:
         """Delete everything that a story may have made, and wait until nothing is held any more."""
-        await self.gone("deployments,jobs", "--all")
-        await self.gone("pods", "--all")
+        options = {"gracePeriodSeconds": 1, "propagationPolicy": "Background"}
+        async with self.installation.plane.session() as session:
+            for group, plural in MADE_BY_STORIES:
+                async with session.delete(f"/{group}/namespaces/default/{plural}", json=options) as answer:
+                    assert answer.status == 200, await answer.text()
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while await self.pods():  # noqa: ASYNC110 - kubelet says when they are gone, to the API server alone
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        except TimeoutError:
+            left = [(pod.metadata.name, pod.spec.node_name, pod.metadata.finalizers, pod.status) for pod in await self.pods()]
+            pytest.fail(f"pods are left after {SETTLE_SECONDS} s: {left}")
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[list[events.Event]]:

@@ -21,7 +21,7 @@ PAUSE = "docker.io/local/pause:1"
 TOOLS = "docker.io/local/hami-tools:1"
 _APPLETS = (
     *("sh", "sleep", "cat", "ls", "env", "grep", "echo", "mkdir", "id", "true", "false"),
-    *("find", "sort", "test", "touch", "hexdump", "kill", "wc", "sed"),
+    *("find", "sort", "test", "touch", "hexdump", "kill", "wc", "sed", "rm"),
 )
 _FOLDERS = ("bin", "etc", "tmp", "proc", "sys", "dev", "usr", "usr/local")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -244,6 +244,9 @@ class Node:
                     "resolvConf": "",
                     "maxPods": 250,
                     "nodeStatusUpdateFrequency": "1s",  # what a device plugin offers is counted soon, not after ten seconds
+                    "syncFrequency": "5s",  # what failed is tried again soon, not after ten seconds
+                    "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},  # what crashes is started again soon, not after 10 and 20
+                    "featureGates": {"KubeletCrashLoopBackOffMax": True},  # on by default from 1.35
                     "registryPullQPS": 0,
                     "kubeAPIQPS": 200,
                     "kubeAPIBurst": 400,

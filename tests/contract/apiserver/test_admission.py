@@ -55,6 +55,7 @@ class Hook:
         self._bundle = bundle
         self._configurations: list[str] = []
         self.respond: Respond = lambda _request: {"allowed": True}
+        self.takes_seconds = 0.0
         self.requests: list[dict[str, Any]] = []
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -63,6 +64,7 @@ class Hook:
         if asked.get("name") != "probe":
             self.requests.append(asked)
         response = self.respond(asked)
+        await asyncio.sleep(self.takes_seconds)
         if "raw" in response:
             return web.Response(status=response.get("status", 200), text=response["raw"])
         return web.json_response(
@@ -94,10 +96,9 @@ class Hook:
         assert created.code == 201, created.body
         self._configurations.append(f"{path}/{name}")
         wanted, self.respond = self.respond, lambda _request: {"allowed": False, "status": {"message": "in place"}}
-        for _ in range(100):
-            if (await self._api.post(self._api.pods, a_pod("probe"), dryRun="All")).code != 201:
-                break
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            while (await self._api.post(self._api.pods, a_pod("probe"), dryRun="All")).code == 201:  # noqa: ASYNC110 - asked from outside
+                await asyncio.sleep(0.05)
         self.respond = wanted
         self.requests.clear()
 
@@ -200,6 +201,19 @@ async def test_an_ignored_failure_lets_the_request_through(api: Api, hook: Hook)
     hook.respond = lambda _request: {"raw": "oops", "status": 500}
     assert (await api.post(api.pods, a_pod())).code == 201
     assert len(hook.requests) == 1
+
+
+@pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
+async def test_a_webhook_that_takes_longer_than_it_may_has_failed(api: Api, hook: Hook, policy: str, code: int) -> None:
+    await hook.configure("Mutating", {"failurePolicy": policy, "timeoutSeconds": 1})
+    hook.takes_seconds = 5.0
+    answer = await api.post(api.pods, a_pod())
+    assert answer.code == code
+    assert len(hook.requests) == 1
+    if policy == "Fail":
+        message = answer.body["message"]
+        assert message.startswith('Internal error occurred: failed calling webhook "w0.hami.io": failed to call webhook: Post "https://')
+        assert message.endswith('/hook?timeout=1s": context deadline exceeded')
 
 
 async def test_a_patch_that_does_not_apply_is_an_error(api: Api, hook: Hook) -> None:

@@ -137,11 +137,11 @@ class World(ABC):
         await self.eventually_async(counts)
 
     def a_container(
-        self, name: str, count: int = 0, *, run_seconds: float | None = None, exit_code: int = 0, **more: Any
+        self, name: str, count: int = 0, *, run_seconds: float | None = None, exit_code: int = 0, deaf: bool = False, **more: Any
     ) -> dict[str, Any]:
-        """A container that runs on, or ends by itself."""
-        ends = f"sleep {run_seconds}; exit {exit_code}"
-        command = {"command": ["sh", "-c", f"env; {'exec sleep 100000' if run_seconds is None else ends}"]}
+        """A container that runs until it is told to end, for ever if it is deaf to that, or ends by itself."""
+        stays = "exec sleep 100000" if deaf else "trap exit TERM; sleep 100000 & wait"
+        command = {"command": ["sh", "-c", f"env; {stays if run_seconds is None else f'sleep {run_seconds}; exit {exit_code}'}"]}
         limits = {"resources": {"limits": {GPU: str(count)}}} if count else {}
         return {"name": name, "image": images.BUSYBOX, "imagePullPolicy": "Never", **command, **limits, **more}
 
@@ -151,14 +151,13 @@ class World(ABC):
         *,
         counts: Sequence[int] = (1,),
         init: Sequence[dict[str, Any]] = (),
-        annotations: dict[str, str] | None = None,
         **spec: Any,
     ) -> Pod:
-        """A pod, bound to the node; ``run_seconds`` and ``exit_code`` are its containers'."""
-        life = {key: spec.pop(key) for key in ("run_seconds", "exit_code") if key in spec}
+        """A pod, bound to the node; ``run_seconds``, ``exit_code`` and ``deaf`` are its containers'."""
+        life = {key: spec.pop(key) for key in ("run_seconds", "exit_code", "deaf") if key in spec}
         containers = [self.a_container(f"c{place}", count, **life) for place, count in enumerate(counts)]
         body = {
-            "metadata": {"name": name, "namespace": "default", "annotations": {**self.of_life(**life), **(annotations or {})}},
+            "metadata": {"name": name, "namespace": "default", "annotations": self.of_life(**life)},
             "spec": {
                 "containers": containers,
                 "initContainers": list(init),
@@ -173,7 +172,7 @@ class World(ABC):
         await self.cluster.bind(pod_ref(pod), NODE, annotations={}, labels={})
         return pod
 
-    def of_life(self, *, run_seconds: float | None = None, exit_code: int = 0) -> dict[str, str]:
+    def of_life(self, *, run_seconds: float | None = None, exit_code: int = 0, deaf: bool = False) -> dict[str, str]:
         """What the pod's annotations say of how its containers end."""
         return {}
 
@@ -240,7 +239,9 @@ class FakeWorld(World):
     async def restart(self) -> None:
         await self.fleet.restart()
 
-    def of_life(self, *, run_seconds: float | None = None, exit_code: int = 0) -> dict[str, str]:
+    def of_life(self, *, run_seconds: float | None = None, exit_code: int = 0, deaf: bool = False) -> dict[str, str]:
+        if deaf:
+            return {"rig.hami.io/stop-seconds": "0.3"}
         if run_seconds is None:
             return {}
         return {"rig.hami.io/run-seconds": str(run_seconds), "rig.hami.io/exit-code": str(exit_code)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import grpc.aio
 import pytest
@@ -28,16 +30,13 @@ async def test_the_node_counts_what_the_plugin_reports(kubelet: World) -> None:
         await kubelet.node_has("0")
 
 
-@pytest.mark.parametrize(
-    "changes", [{"version": "v1alpha"}, {"resource_name": "gpu"}, {"endpoint": "../test.sock"}, {"endpoint": "gone.sock"}]
-)
-async def test_a_registration_that_makes_no_sense_is_refused(
-    kubelet: World, changes: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_registration_that_makes_no_sense_is_refused(kubelet: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hami_rig.kubelet.plugins.DIAL_SECONDS", 0.2)
+    nonsense = ({"version": "v1alpha"}, {"resource_name": "gpu"}, {"endpoint": "../test.sock"}, {"endpoint": "gone.sock"})
     async with kubelet.running():
-        with pytest.raises(grpc.aio.AioRpcError):
-            await kubelet.plugin.register(**changes)
+        answers = await asyncio.gather(*(kubelet.plugin.register(**changes) for changes in nonsense), return_exceptions=True)
+    for changes, answer in zip(nonsense, answers, strict=True):
+        assert isinstance(answer, grpc.aio.AioRpcError), (changes, answer)
 
 
 async def test_a_socket_that_is_connected_is_refused_and_the_next_one_is_taken(kubelet: World) -> None:
@@ -163,7 +162,7 @@ async def test_what_an_ended_pod_held_stays_recorded_until_the_next_one_asks(kub
 
 async def test_a_deleted_pod_ends_within_its_grace_and_is_gone(kubelet: World) -> None:
     async with kubelet.running():
-        await kubelet.bind("p", annotations={"rig.hami.io/stop-seconds": "0.3"})
+        await kubelet.bind("p", deaf=True)
         await kubelet.until("p", in_phase("Running"))
         await kubelet.cluster.delete(PODS, "p", namespace="default")
         assert kubelet.checkpointed(), "its devices are held until its containers have ended"

@@ -1,0 +1,101 @@
+"""Runs everything that needs a real Kubernetes: ``python -m tests.cluster [pytest's arguments]``, which `make cluster-test` does.
+
+The suites wait more than they compute, so they run in lanes, each a pytest of its own with clusters of its own, at once. What a lane says is shown
+when it has ended. What fails is run once more, alone, when all lanes have ended: both are shown, and the second counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hami_rig.processes import die_with_parent
+from tests.cluster.harness import __main__ as harness
+from tests.cluster.harness import building
+
+FOLDER = "tests/cluster"
+SHARES = tuple(f"{FOLDER}/test_{name}.py" for name in ("shares", "shares_inside", "workloads", "rights", "deployment"))
+CACHES = building.ROOT / "build" / "cluster-test"
+STARTED_AGAIN_SECONDS = 15.0
+"""Between the starts of two lanes: all of them compute most at their start."""
+
+
+INTERRUPTED = 130
+
+
+class Lane(NamedTuple):
+    """What one pytest runs."""
+
+    name: str
+    paths: tuple[str, ...]
+
+
+LANES = (
+    Lane("shares", SHARES),
+    Lane("contracts", ("tests/contract",)),
+    Lane("stories", (FOLDER, *(f"--ignore={path}" for path in SHARES))),
+)
+"""Each takes about as long as the others; a new file of this folder is in the last."""
+
+
+async def run(arguments: Sequence[str]) -> int:
+    """Run all lanes; 0 where all tests have passed, or did when they ran again."""
+    interrupted = asyncio.Event()  # Ctrl-C reaches the lanes too, by itself: they clean up, and end
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted.set)
+    lanes = [asyncio.create_task(_lane(lane, arguments, after_seconds=at * STARTED_AGAIN_SECONDS)) for at, lane in enumerate(LANES)]
+    codes = await asyncio.gather(*lanes)
+    failed = [lane for lane, code in zip(LANES, codes, strict=True) if code]
+    if interrupted.is_set():
+        return INTERRUPTED
+    for lane in failed:
+        print(f"=== {lane.name}, once more: what has just failed, alone. Controllers, kubelets and their timing are not ours.", flush=True)
+        again = await _pytest(lane, [*arguments, "--last-failed", "--last-failed-no-failures=none"])
+        print(again.said, flush=True)
+        if again.code:
+            return again.code
+    return 0
+
+
+class _Ended(NamedTuple):
+    code: int
+    said: str
+
+
+async def _lane(lane: Lane, arguments: Sequence[str], *, after_seconds: float) -> int:
+    await asyncio.sleep(after_seconds)
+    print(f"==> {lane.name}: running", flush=True)
+    begin = time.monotonic()
+    ended = await _pytest(lane, arguments)
+    print(f"=== {lane.name}: {time.monotonic() - begin:.0f} s\n{ended.said}", flush=True)
+    return ended.code
+
+
+async def _pytest(lane: Lane, arguments: Sequence[str]) -> _Ended:
+    cache = CACHES / lane.name
+    command = ["-m", "pytest", "-q", "-m", "cluster", "-o", f"cache_dir={cache}", *arguments, *lane.paths]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        cwd=building.ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=die_with_parent,
+    )
+    said, _ = await process.communicate()
+    return _Ended(process.returncode or 0, said.decode(errors="replace"))
+
+
+def main() -> int:
+    """Make the machine ready, and run."""
+    if code := harness.main([]):
+        return code
+    return asyncio.run(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
