@@ -136,24 +136,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 	return driver.cuGreenCtxDestroy(hCtx);
 }
 
-/* A context's device is only told while it is current: make it so for a moment. */
-static int row_of_other_context(struct shim *shim, CUcontext context)
-{
-	uint64_t current;
-	int row;
-
-	if (driver.cuCtxPushCurrent_v2 == NULL || driver.cuCtxPopCurrent_v2 == NULL ||
-		driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
-		return ROW_NONE;
-	row = shim_row_of_context(shim, &current);
-	(void)driver.cuCtxPopCurrent_v2(&context);
-	return row;
-}
-
 static CUresult destroy_context(CUcontext ctx, CUresult (*destroy)(CUcontext))
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
-	const int row = shim != NULL && ctx != NULL ? row_of_other_context(shim, ctx) : ROW_NONE;
+	const int row = shim != NULL && ctx != NULL ? shim_row_of_other_context(shim, ctx) : ROW_NONE;
 	CUresult result;
 
 	if (row < 0)

@@ -12,100 +12,52 @@
 enum { GRAPH_DEPTH = 8 }; /* graphs within graphs that are looked into */
 #define GRAPH_PIECE (UINT64_C(2) << 20)
 
-static uint64_t graph_bytes(CUgraph graph, int depth);
+/* What a graph's nodes allocate, at most: one that frees in between needs less. */
+struct graph_need {
+	uint64_t bytes;
+	CUdevice device; /* of the first of them */
+};
 
-static uint64_t node_bytes(CUgraphNode node, int depth)
+static void graph_need_add(struct graph_need *need, CUgraph graph, int depth);
+
+static void node_need_add(struct graph_need *need, CUgraphNode node, int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params;
 	CUgraphNodeType type;
 	CUgraph child;
 
 	if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
-		return 0;
+		return;
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && driver.cuGraphMemAllocNodeGetParams != NULL &&
-		driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS)
-		return quota_round_up(params.bytesize, GRAPH_PIECE);
+		driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS) {
+		if (need->bytes == 0)
+			need->device = params.poolProps.location.id;
+		need->bytes = quota_add(need->bytes, quota_round_up(params.bytesize, GRAPH_PIECE));
+	}
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < GRAPH_DEPTH && driver.cuGraphChildGraphNodeGetGraph != NULL &&
 		driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-		return graph_bytes(child, depth + 1);
-	return 0;
+		graph_need_add(need, child, depth + 1);
 }
 
-/* At most what a graph allocates: one that frees in between needs less. */
-static uint64_t graph_bytes(CUgraph graph, int depth)
+static void graph_need_add(struct graph_need *need, CUgraph graph, int depth)
 {
 	CUgraphNode *nodes;
 	size_t count = 0, room;
-	uint64_t bytes = 0;
 
 	if (driver.cuGraphGetNodes == NULL || driver.cuGraphNodeGetType == NULL ||
 		driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-		return 0;
+		return;
 	room = count * sizeof(*nodes);
 	nodes = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (nodes == MAP_FAILED)
-		return 0;
+		return;
 	if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
 		for (size_t i = 0; i < count; i++)
-			bytes = quota_add(bytes, node_bytes(nodes[i], depth));
+			node_need_add(need, nodes[i], depth);
 	munmap(nodes, room);
-	return bytes;
 }
 
-static CUresult instantiated(CUresult result, const CUgraphExec *exec, CUgraph graph)
-{
-	struct shim *shim = charge_nested ? NULL : shim_get();
-	struct table_entry entry = {0};
-
-	if (result != CUDA_SUCCESS || shim == NULL || exec == NULL)
-		return result;
-	entry.bytes = graph_bytes(graph, 0);
-	if (entry.bytes == 0)
-		return result;
-	entry.key = (uint64_t)(uintptr_t)*exec;
-	(void)table_put(&shim->graphs, &entry);
-	return result;
-}
-
-CUresult cuGraphInstantiate(
-	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
-{
-	REAL(cuGraphInstantiate);
-	return instantiated(driver.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize),
-		phGraphExec, hGraph);
-}
-
-CUresult cuGraphInstantiate_v2(
-	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
-{
-	REAL(cuGraphInstantiate_v2);
-	return instantiated(driver.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize),
-		phGraphExec, hGraph);
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
-{
-	REAL(cuGraphInstantiateWithFlags);
-	return instantiated(driver.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags), phGraphExec, hGraph);
-}
-
-CUresult cuGraphInstantiateWithParams(
-	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-	REAL(cuGraphInstantiateWithParams);
-	return instantiated(
-		driver.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph);
-}
-
-CUresult cuGraphInstantiateWithParams_ptsz(
-	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-	REAL(cuGraphInstantiateWithParams_ptsz);
-	return instantiated(
-		driver.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph);
-}
-
-/* Bring the charge for graphs on the current device to what it keeps for them; `reserved` is given back. */
+/* Bring the charge for graphs on a device to what it keeps for them; `reserved` is given back. */
 static void graphs_settle(struct shim *shim, int row, CUdevice device, uint64_t reserved)
 {
 	cuuint64_t held = 0;
@@ -124,29 +76,150 @@ static void graphs_settle(struct shim *shim, int row, CUdevice device, uint64_t 
 		charge_give(shim, row, charged - held);
 }
 
-struct graph_launch {
-	struct launch launch;
+/* Room for a graph's memory, beyond what its device keeps for graphs already. */
+struct graph_charge {
 	struct charge charge;
 	CUdevice device;
-	bool allocates;
+};
+
+static bool graph_reserve(struct graph_charge *taking, struct shim *shim, const struct graph_need *need)
+{
+	const int row = shim != NULL && need->bytes > 0 ? shim_row_of_device(shim, need->device) : ROW_NONE;
+	const uint64_t kept = row >= 0 ? atomic_load(&shim->graph_charges[row]) : 0;
+
+	taking->device = need->device;
+	return charge_begin_on(&taking->charge, shim, row, need->bytes > kept ? need->bytes - kept : 0);
+}
+
+/* A graph may allocate on several devices: each is asked. */
+static void graph_settle(struct graph_charge *taking)
+{
+	struct shim *shim = taking->charge.shim;
+
+	if (shim == NULL)
+		return;
+	charge_nested--;
+	graphs_settle(shim, taking->charge.row, taking->device, taking->charge.bytes);
+	for (CUdevice device = 0; device < shim->device_count; device++) {
+		const int row = shim_row_of_device(shim, device);
+
+		if (row >= 0 && row != taking->charge.row)
+			graphs_settle(shim, row, device, 0);
+	}
+}
+
+/* Before it is known under a handle: what it needs. */
+static struct graph_need graph_need_of(CUgraph graph)
+{
+	struct graph_need need = {0};
+
+	if (!charge_nested && shim_get() != NULL)
+		graph_need_add(&need, graph, 0);
+	return need;
+}
+
+static CUresult instantiated(CUresult result, const CUgraphExec *exec, const struct graph_need *need)
+{
+	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct table_entry entry = {.bytes = need->bytes, .tag = (uint32_t)need->device};
+
+	if (result != CUDA_SUCCESS || shim == NULL || exec == NULL || need->bytes == 0)
+		return result;
+	entry.key = (uint64_t)(uintptr_t)*exec;
+	(void)table_put(&shim->graphs, &entry);
+	return result;
+}
+
+#define INSTANTIATE(symbol, ...)                                                                                       \
+	struct graph_need need;                                                                                        \
+                                                                                                                       \
+	REAL(symbol);                                                                                                  \
+	need = graph_need_of(hGraph);                                                                                  \
+	return instantiated(driver.symbol(__VA_ARGS__), phGraphExec, &need)
+
+CUresult cuGraphInstantiate(
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+{
+	INSTANTIATE(cuGraphInstantiate, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult cuGraphInstantiate_v2(
+	CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+{
+	INSTANTIATE(cuGraphInstantiate_v2, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
+{
+	INSTANTIATE(cuGraphInstantiateWithFlags, phGraphExec, hGraph, flags);
+}
+
+/* This one may upload the graph at once. */
+#define INSTANTIATE_WITH_PARAMS(symbol)                                                                                \
+	CUresult symbol(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)    \
+	{                                                                                                              \
+		struct shim *shim = charge_nested ? NULL : shim_get();                                                 \
+		const bool uploads =                                                                                   \
+			instantiateParams != NULL && instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;    \
+		const struct graph_need need = graph_need_of(hGraph);                                                  \
+		struct graph_charge taking;                                                                            \
+		CUresult result;                                                                                       \
+                                                                                                                       \
+		REAL(symbol);                                                                                          \
+		if (!graph_reserve(&taking, uploads ? shim : NULL, &need))                                             \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		result = driver.symbol(phGraphExec, hGraph, instantiateParams);                                        \
+		graph_settle(&taking);                                                                                 \
+		return instantiated(result, phGraphExec, &need);                                                       \
+	}
+
+INSTANTIATE_WITH_PARAMS(cuGraphInstantiateWithParams)
+INSTANTIATE_WITH_PARAMS(cuGraphInstantiateWithParams_ptsz)
+
+/* What an executable graph needs, as it was when it was made. */
+static struct graph_need exec_need(struct shim *shim, CUgraphExec exec)
+{
+	struct table_entry entry;
+
+	if (shim == NULL || !table_get(&shim->graphs, (uint64_t)(uintptr_t)exec, &entry))
+		return (struct graph_need){0};
+	return (struct graph_need){.bytes = entry.bytes, .device = (CUdevice)entry.tag};
+}
+
+/* Memory comes to a graph when it is uploaded, else when it is launched. */
+#define UPLOAD(symbol)                                                                                                 \
+	CUresult symbol(CUgraphExec hGraphExec, CUstream hStream)                                                      \
+	{                                                                                                              \
+		struct shim *shim = charge_nested ? NULL : shim_get();                                                 \
+		const struct graph_need need = exec_need(shim, hGraphExec);                                            \
+		struct graph_charge taking;                                                                            \
+		CUresult result;                                                                                       \
+                                                                                                                       \
+		REAL(symbol);                                                                                          \
+		if (!graph_reserve(&taking, shim, &need))                                                              \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		result = driver.symbol(hGraphExec, hStream);                                                           \
+		graph_settle(&taking);                                                                                 \
+		return result;                                                                                         \
+	}
+
+UPLOAD(cuGraphUpload)
+UPLOAD(cuGraphUpload_ptsz)
+
+struct graph_launch {
+	struct launch launch;
+	struct graph_charge taking;
 };
 
 static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream stream, bool per_thread)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
-	struct table_entry entry;
+	const struct graph_need need = exec_need(shim, exec);
 
-	graph->allocates = shim != NULL && table_get(&shim->graphs, (uint64_t)(uintptr_t)exec, &entry) &&
-			   driver.cuCtxGetDevice != NULL && driver.cuCtxGetDevice(&graph->device) == CUDA_SUCCESS;
-	if (graph->allocates) {
-		const int row = shim_row_of_device(shim, graph->device);
-		const uint64_t kept = row >= 0 ? atomic_load(&shim->graph_charges[row]) : 0;
-
-		if (!charge_begin_on(&graph->charge, shim, row, entry.bytes > kept ? entry.bytes - kept : 0))
-			return false;
-	}
+	if (!graph_reserve(&graph->taking, shim, &need))
+		return false;
 	graph->launch = (struct launch){0};
-	if (!launch_is_free())
+	if (!launch_is_free(stream))
 		limiter_enter(&graph->launch, (uint64_t)(uintptr_t)exec, stream, per_thread);
 	return true;
 }
@@ -154,10 +227,7 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 static CUresult graph_end(struct graph_launch *graph, CUresult result)
 {
 	(void)limiter_leave(&graph->launch, result);
-	if (graph->allocates && graph->charge.shim != NULL) {
-		charge_nested--;
-		graphs_settle(graph->charge.shim, graph->charge.row, graph->device, graph->charge.bytes);
-	}
+	graph_settle(&graph->taking);
 	return result;
 }
 

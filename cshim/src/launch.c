@@ -22,7 +22,8 @@ static inline uint64_t kernel_key(CUfunction function, uint64_t x, uint64_t y, u
 	CUresult symbol parameters                                                                                     \
 	{                                                                                                              \
 		REAL(symbol);                                                                                          \
-		return __builtin_expect(launch_is_free(), 1) ? driver.symbol arguments : symbol##_limited arguments;   \
+		return __builtin_expect(launch_is_free(stream), 1) ? driver.symbol arguments                           \
+								   : symbol##_limited arguments;                       \
 	}
 
 #define KERNEL_KEY kernel_key(f, gridDimX, gridDimY, gridDimZ, (uint64_t)blockDimX * blockDimY * blockDimZ)

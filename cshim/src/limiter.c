@@ -118,7 +118,7 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 	*launch = (struct launch){.key = key == 0 ? 1 : key,
 		.stream = stream,
 		.per_thread = per_thread,
-		.row = shim != NULL ? launch_row(shim) : ROW_NONE};
+		.row = shim != NULL ? launch_row(shim, stream) : ROW_NONE};
 	if (launch->row < 0)
 		return;
 	launch->shim = shim;

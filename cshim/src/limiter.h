@@ -11,16 +11,14 @@
 void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool per_thread);
 CUresult limiter_leave(struct launch *launch, CUresult result);
 
-/* The row that the calling thread launches on, below zero for none. */
-static inline int launch_row(struct shim *shim)
+/* The row that a launch into `stream` runs on, below zero for none. */
+static inline int launch_row(struct shim *shim, CUstream stream)
 {
-	uint64_t context;
-
-	return __builtin_expect(shim->single_row >= 0, 1) ? shim->single_row : shim_row_of_context(shim, &context);
+	return __builtin_expect(shim->single_row >= 0, 1) ? shim->single_row : shim_row_of_stream(shim, stream);
 }
 
 /* Called before every launch: a few loads, and one store that says this process is active. True: nothing limits it. */
-static inline bool launch_is_free(void)
+static inline bool launch_is_free(CUstream stream)
 {
 	struct shim *shim = shim_get();
 	struct region_use *use;
@@ -28,7 +26,7 @@ static inline bool launch_is_free(void)
 
 	if (__builtin_expect(shim == NULL, 0))
 		return true;
-	row = launch_row(shim);
+	row = launch_row(shim, stream);
 	if (__builtin_expect(row < 0, 0))
 		return true;
 	use = shim_use(shim, row);

@@ -111,34 +111,36 @@ static struct pool *pool_add(struct shim *shim, CUmemoryPool handle, int row)
 	return NULL;
 }
 
-/* The pool that cuMemAllocAsync takes from now. */
-static CUmemoryPool current_pool(CUdevice *device)
+/* The pool that cuMemAllocAsync takes from now: that of the stream's device, whichever is current. */
+static CUmemoryPool current_pool(CUstream stream)
 {
+	struct shim *shim = charge_nested ? NULL : shim_get();
 	CUmemoryPool pool = NULL;
+	CUdevice device;
 
-	if (driver.cuDeviceGetMemPool == NULL || driver.cuCtxGetDevice == NULL ||
-		driver.cuCtxGetDevice(device) != CUDA_SUCCESS ||
-		driver.cuDeviceGetMemPool(&pool, *device) != CUDA_SUCCESS)
+	if (shim == NULL || driver.cuDeviceGetMemPool == NULL || !shim_device_of_stream(shim, stream, &device) ||
+		driver.cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS)
 		return NULL;
 	return pool;
 }
 
 struct pool_charge {
 	struct charge charge;
-	struct pool *pool; /* NULL: there are more pools than we follow, and the allocation is charged alone */
+	struct pool *pool; /* NULL: one that we do not follow, since there are so many, and the allocation is charged
+			      alone */
 };
 
-static bool pool_begin(struct pool_charge *taking, CUmemoryPool handle, uint64_t bytes)
+static bool pool_begin(struct pool_charge *taking, CUmemoryPool handle, CUstream stream, uint64_t bytes)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
-	uint64_t context = 0, ask = quota_round_up(bytes, POOL_PIECE);
+	uint64_t ask = quota_round_up(bytes, POOL_PIECE);
 	int row = ROW_NONE;
 
 	*taking = (struct pool_charge){0};
-	if (shim != NULL && handle != NULL) {
-		taking->pool = pool_find(shim, handle);
-		row = taking->pool != NULL ? taking->pool->row : shim_row_of_context(shim, &context);
-		if (taking->pool == NULL && row >= 0)
+	if (shim != NULL) {
+		taking->pool = handle != NULL ? pool_find(shim, handle) : NULL;
+		row = taking->pool != NULL ? taking->pool->row : shim_row_of_stream(shim, stream);
+		if (taking->pool == NULL && handle != NULL && row >= 0)
 			taking->pool = pool_add(shim, handle, row);
 	}
 	if (taking->pool != NULL) {
@@ -181,10 +183,9 @@ static CUresult pool_end(struct pool_charge *taking, CUresult result, const CUde
 	CUresult symbol(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)                                          \
 	{                                                                                                              \
 		struct pool_charge taking;                                                                             \
-		CUdevice device;                                                                                       \
                                                                                                                        \
 		REAL(symbol);                                                                                          \
-		if (!pool_begin(&taking, current_pool(&device), bytesize))                                             \
+		if (!pool_begin(&taking, current_pool(hStream), hStream, bytesize))                                    \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		return pool_end(&taking, driver.symbol(dptr, bytesize, hStream), dptr, bytesize);                      \
 	}
@@ -195,7 +196,7 @@ static CUresult pool_end(struct pool_charge *taking, CUresult result, const CUde
 		struct pool_charge taking;                                                                             \
                                                                                                                        \
 		REAL(symbol);                                                                                          \
-		if (!pool_begin(&taking, pool, bytesize))                                                              \
+		if (!pool_begin(&taking, pool, hStream, bytesize))                                                     \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		return pool_end(&taking, driver.symbol(dptr, bytesize, pool, hStream), dptr, bytesize);                \
 	}

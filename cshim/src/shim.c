@@ -269,25 +269,37 @@ static struct context_row *context_place(struct shim *shim, uint64_t context)
 	return &shim->contexts[(context >> 4 ^ context >> 12) % CONTEXTS];
 }
 
-int shim_row_of_context(struct shim *shim, uint64_t *context)
+/* The device of a context, which is only told while it is current: one that is not is made so for a moment. */
+static bool device_of_context(CUcontext context, bool current, CUdevice *device)
 {
-	struct context_row *place;
-	CUcontext current = NULL;
+	CUcontext popped;
+	bool told;
+
+	if (driver.cuCtxGetDevice == NULL)
+		return false;
+	if (current)
+		return driver.cuCtxGetDevice(device) == CUDA_SUCCESS;
+	if (driver.cuCtxPushCurrent_v2 == NULL || driver.cuCtxPopCurrent_v2 == NULL ||
+		driver.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return false;
+	told = driver.cuCtxGetDevice(device) == CUDA_SUCCESS;
+	(void)driver.cuCtxPopCurrent_v2(&popped);
+	return told;
+}
+
+static int row_of_context(struct shim *shim, CUcontext context, bool current)
+{
+	const uint64_t key = (uint64_t)(uintptr_t)context;
+	struct context_row *place = context_place(shim, key);
 	CUdevice device;
 	int row;
 
-	*context = 0;
-	if (!hooks_load_driver() || driver.cuCtxGetCurrent == NULL || driver.cuCtxGetDevice == NULL ||
-		driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL)
-		return ROW_NONE; /* nothing can be allocated without one: the driver says so */
-	*context = (uint64_t)(uintptr_t)current;
-	place = context_place(shim, *context);
-	if (atomic_load_explicit(&place->context, memory_order_acquire) == *context) {
+	if (atomic_load_explicit(&place->context, memory_order_acquire) == key) {
 		row = atomic_load_explicit(&place->row, memory_order_acquire);
-		if (atomic_load_explicit(&place->context, memory_order_acquire) == *context)
+		if (atomic_load_explicit(&place->context, memory_order_acquire) == key)
 			return row;
 	}
-	if (driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+	if (!device_of_context(context, current, &device))
 		return shim->single_row >= 0 ? shim->single_row
 					     : ROW_DENIED; /* a context on a device that we cannot name */
 	row = shim_row_of_device(shim, device);
@@ -295,8 +307,57 @@ int shim_row_of_context(struct shim *shim, uint64_t *context)
 		return ROW_NONE;
 	atomic_store_explicit(&place->context, 0, memory_order_release);
 	atomic_store_explicit(&place->row, row, memory_order_release);
-	atomic_store_explicit(&place->context, *context, memory_order_release);
+	atomic_store_explicit(&place->context, key, memory_order_release);
 	return row;
+}
+
+static CUcontext current_context(void)
+{
+	CUcontext current = NULL;
+
+	if (!hooks_load_driver() || driver.cuCtxGetCurrent == NULL || driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS)
+		return NULL;
+	return current;
+}
+
+int shim_row_of_context(struct shim *shim, uint64_t *context)
+{
+	const CUcontext current = current_context();
+
+	*context = (uint64_t)(uintptr_t)current;
+	/* Nothing can be allocated without one: the driver says so. */
+	return current == NULL ? ROW_NONE : row_of_context(shim, current, true);
+}
+
+int shim_row_of_other_context(struct shim *shim, CUcontext context)
+{
+	return hooks_load_driver() ? row_of_context(shim, context, false) : ROW_NONE;
+}
+
+/* The context that a stream belongs to; the current one for the default streams, and where there is but one device. */
+static CUcontext context_of_stream(const struct shim *shim, CUstream stream)
+{
+	const bool is_default = stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+	CUcontext context = NULL;
+
+	if (is_default || shim->device_count == 1 || !hooks_load_driver() || driver.cuStreamGetCtx == NULL ||
+		driver.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == NULL)
+		return current_context();
+	return context;
+}
+
+int shim_row_of_stream(struct shim *shim, CUstream stream)
+{
+	const CUcontext context = context_of_stream(shim, stream);
+
+	return context == NULL ? ROW_NONE : row_of_context(shim, context, context == current_context());
+}
+
+bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device)
+{
+	const CUcontext context = context_of_stream(shim, stream);
+
+	return context != NULL && device_of_context(context, context == current_context(), device);
 }
 
 void shim_forget_context(struct shim *shim, CUcontext context)

@@ -176,7 +176,13 @@ void shim_reap_now_and_then(struct shim *shim);
 /* The row of a device, of the current context, of NVML's device. ROW_NONE where nothing is to be counted. */
 int shim_row_of_device(struct shim *shim, CUdevice device);
 int shim_row_of_context(struct shim *shim, uint64_t *context);
+int shim_row_of_other_context(struct shim *shim, CUcontext context);
 int shim_row_of_nvml(struct shim *shim, nvmlDevice_t device);
+
+/* Where a stream's work runs and its memory comes from: on its own device, whichever is current. */
+int shim_row_of_stream(struct shim *shim, CUstream stream);
+bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device);
+
 void shim_forget_context(struct shim *shim, CUcontext context);
 
 /* Fill `rows`, once the driver answers; false before cuInit. */

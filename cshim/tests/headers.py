@@ -35,7 +35,7 @@ CONSTANTS = (
     "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_READY", "CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_INITIALIZED",
     "CUDA_ERROR_INVALID_CONTEXT", "CU_MEM_LOCATION_TYPE_DEVICE", "CU_MEM_LOCATION_TYPE_HOST", "CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT",
     "CU_MEMPOOL_ATTR_USED_MEM_CURRENT", "CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT", "CU_GRAPH_NODE_TYPE_MEM_ALLOC",
-    "CU_GRAPH_NODE_TYPE_GRAPH", "CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM", "CU_AD_FORMAT_HALF", "CU_AD_FORMAT_FLOAT",
+    "CU_GRAPH_NODE_TYPE_GRAPH", "CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD", "CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM", "CU_AD_FORMAT_HALF", "CU_AD_FORMAT_FLOAT",
     "CU_STREAM_CAPTURE_STATUS_ACTIVE", "CU_STREAM_CAPTURE_MODE_RELAXED", "NVML_ERROR_INSUFFICIENT_SIZE", "NVML_ERROR_FUNCTION_NOT_FOUND",
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ CONSTANTS = (
 # Functions of the newest headers whose names say memory or work, and why they pass.
 MEMORY_OR_WORK = re.compile(
     r"Alloc|Launch|BeginCapture|EndCapture|Recapture|MemCreate|PoolCreate|ArrayCreate|CtxCreate|Import|MulticastCreate|Decompress"
-    r"|IpcOpenMem|Managed|LibraryLoad|ModuleLoad|SetLimit|Trim|SetMemPool|MapArray|Subgrid"
+    r"|IpcOpenMem|Managed|LibraryLoad|ModuleLoad|SetLimit|Trim|SetMemPool|MapArray|Subgrid|GraphUpload|GraphInstantiate"
 )
 PASSED = {
     "what others have allocated is charged to them": (

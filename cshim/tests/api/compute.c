@@ -301,6 +301,32 @@ static void every_way_to_launch_counts(void)
 	}
 }
 
+static void a_kernel_is_paid_for_where_its_stream_is(void)
+{
+	struct grant grant = rig_grant(2, GIB, 100);
+	uint64_t started, busy;
+	CUfunction kernel;
+	CUstream second;
+
+	clock_start(1);
+	rig_cards(2, 8 * GIB);
+	grant.devices[1].sm_percent = 20;
+	rig_write(&grant);
+	rig_context(1);
+	CHECK_EQUAL(cuStreamCreate(&second, 0), CUDA_SUCCESS);
+	kernel = rig_kernel("k_200us");
+	rig_context(0); /* where nothing limits it */
+	started = clock_now();
+	busy = fakeBusyNanoseconds(1);
+	while (clock_now() - started < SECOND_NS) {
+		CHECK_EQUAL(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, second, NULL, NULL), CUDA_SUCCESS);
+		clock_sleep(HOST_NS);
+	}
+	CHECK_EQUAL(cuStreamSynchronize(second), CUDA_SUCCESS);
+	CHECK_SHARE(100.0 * (double)(fakeBusyNanoseconds(1) - busy) / (double)(clock_now() - started), 20, 3);
+	CHECK_EQUAL(fakeBusyNanoseconds(0), 0);
+}
+
 static void what_is_captured_costs_when_it_runs(void)
 {
 	const uint64_t second = SECOND_NS;
@@ -589,6 +615,7 @@ int main(int argc, char **argv)
 		TEST(a_capture_that_stays_open_lets_nothing_through),
 		TEST(a_graph_in_the_place_of_another_has_its_own_cost),
 		TEST(every_way_to_launch_counts),
+		TEST(a_kernel_is_paid_for_where_its_stream_is),
 		TEST(what_is_captured_costs_when_it_runs),
 		TEST(a_share_changes_while_it_runs),
 		TEST(the_environment_can_only_lower_a_share),

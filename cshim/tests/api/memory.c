@@ -261,6 +261,93 @@ static void graphs_are_charged_what_the_device_keeps_for_them(void)
 	check_exact(0);
 }
 
+static CUgraph graph_that_allocates(uint64_t bytes, int device)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.bytesize = bytes, .poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+	CUgraphNode node;
+	CUgraph graph;
+
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+	return graph;
+}
+
+static void a_graph_within_a_graph_is_charged_too(void)
+{
+	CUgraphNode node;
+	CUgraphExec exec;
+	CUgraph outer;
+
+	begin(GIB);
+	CHECK_EQUAL(cuGraphCreate(&outer, 0), CUDA_SUCCESS);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQUAL(cuGraphAddChildGraphNode(&node, outer, NULL, 0, graph_that_allocates(400 * MIB, 0)),
+			CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, outer, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	check_exact(800 * MIB);
+	CHECK_EQUAL(cuGraphAddChildGraphNode(&node, outer, NULL, 0, graph_that_allocates(400 * MIB, 0)), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, outer, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	check_exact(800 * MIB);
+}
+
+static void a_graph_is_charged_when_it_is_uploaded(void)
+{
+	CUDA_GRAPH_INSTANTIATE_PARAMS at_once = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+	CUgraphExec small, large;
+
+	begin(GIB);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&small, graph_that_allocates(600 * MIB, 0), 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&large, graph_that_allocates(2 * GIB, 0), 0), CUDA_SUCCESS);
+	check_exact(0);
+	CHECK_EQUAL(cuGraphUpload(small, NULL), CUDA_SUCCESS);
+	check_exact(600 * MIB);
+	CHECK_EQUAL(cuGraphUpload(large, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuGraphUpload_ptsz(large, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuGraphInstantiateWithParams(&large, graph_that_allocates(2 * GIB, 0), &at_once),
+		CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(
+		cuGraphInstantiateWithParams_ptsz(&small, graph_that_allocates(800 * MIB, 0), &at_once), CUDA_SUCCESS);
+	check_exact(800 * MIB);
+}
+
+static void a_stream_takes_its_memory_from_its_own_device(void)
+{
+	struct grant grant = rig_grant(2, GIB, 100);
+	CUstream second;
+	CUdeviceptr a;
+
+	rig_cards(2, 8 * GIB);
+	rig_write(&grant);
+	rig_context(1);
+	CHECK_EQUAL(cuStreamCreate(&second, 0), CUDA_SUCCESS);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAllocAsync(&a, 600 * MIB, second), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAllocAsync_ptsz(&a, 600 * MIB, second), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemAllocAsync(&a, 700 * MIB, NULL), CUDA_SUCCESS);
+	for (int device = 0; device < 2; device++)
+		CHECK_EQUAL(rig_charged(device), fakeUsedBytes(device));
+	CHECK_EQUAL(rig_charged(1), 600 * MIB);
+}
+
+static void a_graph_is_charged_where_it_allocates(void)
+{
+	struct grant grant = rig_grant(2, GIB, 100);
+	CUgraphExec exec;
+
+	rig_cards(2, 8 * GIB);
+	rig_write(&grant);
+	rig_context(1);
+	rig_context(0);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph_that_allocates(600 * MIB, 1), 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(0), 0);
+	CHECK_EQUAL(rig_charged(1), 600 * MIB);
+	CHECK_EQUAL(fakeUsedBytes(1), 600 * MIB);
+}
+
 static void a_captured_allocation_is_charged_when_its_graph_runs(void)
 {
 	CUgraphExec exec;
@@ -514,6 +601,10 @@ int main(int argc, char **argv)
 		TEST(a_retained_handle_keeps_its_block),
 		TEST(memory_of_the_host_is_not_charged),
 		TEST(graphs_are_charged_what_the_device_keeps_for_them),
+		TEST(a_graph_within_a_graph_is_charged_too),
+		TEST(a_graph_is_charged_when_it_is_uploaded),
+		TEST(a_graph_is_charged_where_it_allocates),
+		TEST(a_stream_takes_its_memory_from_its_own_device),
 		TEST(a_captured_allocation_is_charged_when_its_graph_runs),
 		TEST(imported_memory_is_shown_and_not_charged),
 		TEST(a_context_is_charged_once_and_takes_its_memory_with_it),

@@ -66,9 +66,13 @@ struct CUstream_st {
 	_Atomic uint64_t free_at_ns;
 	struct CUgraph_st *capture;
 	CUstreamCaptureMode mode;
+	struct CUctx_st
+		*context; /* in which it was created; NULL for the default streams, which are the current one's */
 	unsigned spoiled; /* how many captures had been spoiled when this one began */
 };
 struct CUstream_st *fake_stream(CUstream stream, bool per_thread);
+
+struct CUctx_st *fake_stream_context(const struct CUstream_st *stream);
 
 struct CUfunc_st {
 	char name[64];
@@ -90,7 +94,7 @@ CUresult fake_launch(struct CUstream_st *stream, uint64_t ns);
 
 struct CUgraph_st *fake_graph_new(void);
 void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns);
-CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, int device);
+CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, CUdevice ordinal);
 
 /* Have the card keep at least `bytes` for graphs. */
 CUresult fake_graph_memory(int device, uint64_t bytes);

@@ -8,7 +8,9 @@ struct CUgraphNode_st {
 	CUgraphNodeType type;
 	uint64_t ns;
 	uint64_t bytes;
+	CUdevice ordinal; /* where it allocates */
 	CUdeviceptr dptr;
+	struct CUgraph_st *child;
 	struct CUgraphNode_st *next;
 };
 
@@ -19,7 +21,7 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
 	uint64_t ns;
-	uint64_t bytes;
+	uint64_t bytes[FAKE_DEVICES]; /* by card */
 };
 
 static struct CUgraphNode_st *node_add(struct CUgraph_st *graph, CUgraphNodeType type)
@@ -40,12 +42,12 @@ void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns)
 	node_add(graph, CU_GRAPH_NODE_TYPE_KERNEL)->ns = ns;
 }
 
-CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, int device)
+CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, CUdevice ordinal)
 {
 	struct CUgraphNode_st *node = node_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 
-	(void)device;
 	node->bytes = bytes;
+	node->ordinal = ordinal;
 	node->dptr = fake_address(bytes, false);
 	return node->dptr;
 }
@@ -93,7 +95,18 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const 
 	ENTER();
 	*phGraphNode = node_add(hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 	(*phGraphNode)->bytes = nodeParams->bytesize;
+	(*phGraphNode)->ordinal = nodeParams->poolProps.location.id;
 	(*phGraphNode)->dptr = nodeParams->dptr = fake_address(nodeParams->bytesize, false);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+	size_t numDependencies, CUgraph childGraph)
+{
+	(void)dependencies, (void)numDependencies;
+	ENTER();
+	*phGraphNode = node_add(hGraph, CU_GRAPH_NODE_TYPE_GRAPH);
+	(*phGraphNode)->child = childGraph; /* the real one copies it */
 	return CUDA_SUCCESS;
 }
 
@@ -117,16 +130,29 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph)
 {
-	(void)hNode, (void)phGraph;
 	ENTER();
-	return CUDA_ERROR_INVALID_VALUE;
+	*phGraph = hNode->child;
+	return hNode->child != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
 {
 	ENTER();
 	*params_out = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = hNode->bytes, .dptr = hNode->dptr};
+	params_out->poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hNode->ordinal};
 	return CUDA_SUCCESS;
+}
+
+static void exec_add(CUgraphExec exec, const struct CUgraph_st *graph)
+{
+	for (struct CUgraphNode_st *node = graph->nodes; node != NULL; node = node->next) {
+		const int card = fake_card(node->ordinal);
+
+		exec->ns += node->ns;
+		exec->bytes[card < 0 ? 0 : card] += node->bytes;
+		if (node->child != NULL)
+			exec_add(exec, node->child);
+	}
 }
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
@@ -134,11 +160,40 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 	*exec = calloc(1, sizeof(**exec));
 	if (*exec == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	for (struct CUgraphNode_st *node = graph->nodes; node != NULL; node = node->next) {
-		(*exec)->ns += node->ns;
-		(*exec)->bytes += node->bytes;
-	}
+	exec_add(*exec, graph);
 	return CUDA_SUCCESS;
+}
+
+/* The memory that a graph allocates comes to it when it is uploaded, at the latest when it is launched. */
+static CUresult upload(const struct CUgraphExec_st *exec)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (int card = 0; card < FAKE_DEVICES && result == CUDA_SUCCESS; card++)
+		if (exec->bytes[card] > 0)
+			result = fake_graph_memory(card, exec->bytes[card]);
+	return result;
+}
+
+static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+	const CUresult result = instantiate(exec, graph);
+
+	return result == CUDA_SUCCESS && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD ? upload(*exec) : result;
+}
+
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+	(void)hStream;
+	ENTER();
+	return upload(hGraphExec);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+	(void)hStream;
+	ENTER();
+	return upload(hGraphExec);
 }
 
 CUresult cuGraphInstantiate(
@@ -167,25 +222,21 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, u
 CUresult cuGraphInstantiateWithParams(
 	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	(void)instantiateParams;
 	ENTER();
-	return instantiate(phGraphExec, hGraph);
+	return instantiate_with(phGraphExec, hGraph, instantiateParams);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(
 	CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
-	(void)instantiateParams;
 	ENTER();
-	return instantiate(phGraphExec, hGraph);
+	return instantiate_with(phGraphExec, hGraph, instantiateParams);
 }
 
 static CUresult graph_run(CUgraphExec exec, struct CUstream_st *stream)
 {
-	CUresult result;
+	const CUresult result = upload(exec);
 
-	NEED_CONTEXT(context);
-	result = fake_graph_memory(context->device, exec->bytes);
 	return result != CUDA_SUCCESS ? result : fake_launch(stream, exec->ns);
 }
 

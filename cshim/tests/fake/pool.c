@@ -66,7 +66,7 @@ static CUresult pool_allocate(CUdeviceptr *dptr, uint64_t bytes, CUmemoryPool po
 	if (bytes == 0 || dptr == NULL || pool == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (queue->capture != NULL) {
-		*dptr = fake_graph_add_alloc(queue->capture, bytes, pool->device);
+		*dptr = fake_graph_add_alloc(queue->capture, bytes, fake_stream_context(queue)->ordinal);
 		entry.key = *dptr;
 		entry.kind = FROM_GRAPH;
 		(void)table_put(&fake_pointers, &entry);
@@ -91,15 +91,21 @@ static CUresult pool_allocate(CUdeviceptr *dptr, uint64_t bytes, CUmemoryPool po
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
+	const struct CUctx_st *context = fake_stream_context(fake_stream(hStream, false));
+
 	ENTER();
-	NEED_CONTEXT(context);
+	if (context == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	return pool_allocate(dptr, bytesize, pool_current(context->device), hStream, false);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
+	const struct CUctx_st *context = fake_stream_context(fake_stream(hStream, true));
+
 	ENTER();
-	NEED_CONTEXT(context);
+	if (context == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	return pool_allocate(dptr, bytesize, pool_current(context->device), hStream, true);
 }
 

@@ -79,12 +79,28 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 	return CUDA_SUCCESS;
 }
 
+struct CUctx_st *fake_stream_context(const struct CUstream_st *stream)
+{
+	return stream->context != NULL ? stream->context : fake_context();
+}
+
 CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
 {
 	(void)Flags;
 	ENTER();
+	NEED_CONTEXT(context);
 	*phStream = calloc(1, sizeof(**phStream));
-	return *phStream != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (*phStream == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*phStream)->context = context;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
+{
+	ENTER();
+	*pctx = fake_stream_context(fake_stream(hStream, false));
+	return *pctx != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuStreamDestroy_v2(CUstream hStream)
@@ -113,9 +129,11 @@ CUresult cuCtxSynchronize(void)
 
 CUresult fake_launch(struct CUstream_st *stream, uint64_t ns)
 {
+	const struct CUctx_st *context = fake_stream_context(stream);
 	const uint64_t now = fake_now_ns();
 
-	NEED_CONTEXT(context);
+	if (context == NULL)
+		return CUDA_ERROR_INVALID_CONTEXT;
 	if (stream->capture != NULL) {
 		fake_graph_add_kernel(stream->capture, ns);
 		return CUDA_SUCCESS;
