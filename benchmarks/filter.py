@@ -33,16 +33,18 @@ from hami_scheduler.service import Scheduler
 WARM_UP_CALLS: Final = 10
 GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "nvidia.com/gpumem"
+ALL_DIFFERENT: Final = "no two alike"
 
 
 def mixes(cards: int) -> dict[str, dict[str, Any]]:
-    """Limits and annotations of the pods, by what they stand for."""
+    """Limits and annotations of the pods, by what they stand for; of ``ALL_DIFFERENT`` each pod asks for another amount."""
     return {
         "one share": {"limits": {GPU: "1", MEMORY: "2k"}, "annotations": {}},
         "all cards": {"limits": {GPU: str(cards), MEMORY: "1k"}, "annotations": {}},
         "one node in 100": {"limits": {GPU: "1", MEMORY: "2k"}, "annotations": {"nvidia.com/use-gputype": "H100"}},
         "linked cards": {"limits": {GPU: "4", MEMORY: "1k"}, "annotations": {"hami.io/gpu-scheduler-policy": "topology-aware"}},
         "fits nowhere": {"limits": {GPU: "1", MEMORY: "90k"}, "annotations": {}},
+        ALL_DIFFERENT: {"limits": {GPU: "1", MEMORY: "2k"}, "annotations": {}},
     }
 
 
@@ -101,6 +103,8 @@ def call(options: argparse.Namespace) -> dict[str, list[float]]:
         found[mix] = []
         for number in range(options.calls + WARM_UP_CALLS):
             chance.shuffle(names)
+            if mix == ALL_DIFFERENT:
+                ask["limits"][MEMORY] = str(2000 + number)
             body = msgspec.json.encode({"Pod": pod(f"{mix.replace(' ', '-')}-{number}", ask), "Nodes": None, "NodeNames": names})
             started = time.perf_counter()
             connection.request("POST", "/filter", body, {"Content-Type": "application/json"})

@@ -9,11 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 PairScores = Mapping[str, Mapping[str, int]]
 MAX_SETS: Final = 20_000
 """Above this many sets the best is grown device by device instead of searched for: C(16, 8) is 12,870."""
+_MAX_PAIRS_KEPT: Final = 2048
+"""Up to so many pairs in all sets their places are kept: four of eight devices have 420."""
 
 
 def pick_linked(uuids: Sequence[str], count: int, scores: PairScores) -> tuple[int, ...]:
@@ -26,17 +29,26 @@ def pick_linked(uuids: Sequence[str], count: int, scores: PairScores) -> tuple[i
     """
     if len(uuids) == count:
         return tuple(range(count))
-    table = [[_score(scores, one, other) for other in uuids] for one in uuids]
+    table = [[row.get(other, 0) for other in uuids] for row in (scores.get(one, {}) for one in uuids)]
     if count == 1:
         sums = [sum(table[min(a, b)][max(a, b)] for b in range(len(uuids)) if b != a) for a in range(len(uuids))]
         return (sums.index(min(sums)),)
-    if math.comb(len(uuids), count) <= MAX_SETS:
+    sets = math.comb(len(uuids), count)
+    if sets * math.comb(count, 2) <= _MAX_PAIRS_KEPT:
+        points = [score for row in table for score in row]
+        return max(_sets(len(uuids), count), key=lambda each: sum(map(points.__getitem__, each[1])))[0]
+    if sets <= MAX_SETS:
         return max(itertools.combinations(range(len(uuids)), count), key=lambda chosen: _sum(table, chosen))
     return _grow(table, count)
 
 
-def _score(scores: PairScores, one: str, other: str) -> int:
-    return scores.get(one, {}).get(other, 0)
+@lru_cache(maxsize=64)
+def _sets(size: int, count: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """All sets of ``count`` out of ``size`` places, each with where its pairs stand in a table of ``size`` rows, row after row."""
+    return tuple(
+        (chosen, tuple(one * size + other for one, other in itertools.combinations(chosen, 2)))
+        for chosen in itertools.combinations(range(size), count)
+    )
 
 
 def _sum(table: Sequence[Sequence[int]], chosen: Sequence[int]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from hami_protocol.errors import QuantityError
@@ -45,9 +46,18 @@ def _split(value: str | float, field: str) -> tuple[Fraction, bool, bool]:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError(field, value, ACCEPTED)
     text = value if isinstance(value, str) else repr(value)
-    match = _SHAPE.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
-    if match is None:
+    found = _read(text) if len(text) <= _MAX_CHARACTERS else None
+    if found is None:
         raise QuantityError(field, text[:_MAX_CHARACTERS], ACCEPTED)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str) -> tuple[Fraction, bool, bool] | None:
+    """What ``_split`` returns; None where ``text`` has not the shape. A cluster's pods ask for the same few amounts over and over."""
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        return None
     number = Fraction(match["number"])
     if match["exponent"] is not None:
         return number * Fraction(10) ** int(match["exponent"]), False, True
@@ -73,9 +83,9 @@ def parse_count(value: str | float, *, field: str) -> int:
         QuantityError: fractional, negative, over 32 bits, or no quantity at all.
     """
     number, binary, _ = _split(value, field)
-    if binary or number.denominator != 1 or not 0 <= number <= MAX_VALUE:
+    if binary or number.denominator != 1 or not 0 <= number.numerator <= MAX_VALUE:
         raise QuantityError(field, value, ACCEPTED_COUNT)
-    return int(number)
+    return number.numerator
 
 
 def parse_percent(value: str | float, *, field: str) -> int:
@@ -85,9 +95,9 @@ def parse_percent(value: str | float, *, field: str) -> int:
         QuantityError: fractional, out of range, or no quantity at all.
     """
     number, binary, _ = _split(value, field)
-    if binary or number.denominator != 1 or not 0 <= number <= 100:
+    if binary or number.denominator != 1 or not 0 <= number.numerator <= 100:
         raise QuantityError(field, value, ACCEPTED_PERCENT)
-    return int(number)
+    return number.numerator
 
 
 def parse_memory_mib(value: str | float, *, field: str, unit_mib: int = 1) -> int:
@@ -102,11 +112,11 @@ def parse_memory_mib(value: str | float, *, field: str, unit_mib: int = 1) -> in
         QuantityError: fractional, negative, over 32 bits of MiB, or no quantity at all.
     """
     number, binary, _ = _split(value, field)
-    mib = number / MIB if binary else number * unit_mib
-    if mib.denominator != 1 or not 0 <= mib <= MAX_VALUE or (not binary and number.denominator != 1):
+    mib, rest = divmod(number.numerator, MIB) if binary else (number.numerator * unit_mib, 0)
+    if number.denominator != 1 or rest or not 0 <= mib <= MAX_VALUE:
         unit = "MiB" if unit_mib == 1 else f"units of {unit_mib} MiB"
         raise QuantityError(field, value, f"a whole number of {unit}, or one with Ki, Mi, Gi or Ti; at most {MAX_VALUE} MiB")
-    return int(mib)
+    return mib
 
 
 def canonical(value: str | float, *, field: str = "") -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hami_devices import mig
-from hami_devices.fit import WHOLE_CORES
+from hami_devices.fit import WHOLE_CORES, NodeFit
 from hami_devices.model import UNRESOLVABLE, DeviceRequest, PodRequest, Reason, Selectors, Weights
 from hami_devices.order import Key, Order, read_order
 from hami_devices.reasons import Misfit, render
@@ -59,6 +59,24 @@ FITS: Final = 0
 """Text id of a node on which the pod fits."""
 
 
+class Judgement(NamedTuple):
+    """What the specification says of one situation."""
+
+    text: str = ""
+    """Why the pod does not fit; empty where it does."""
+    unresolvable: bool = False
+    able: int = 0
+    """Where it does not, how many devices would have done for the container that failed."""
+    bonus: float = 0.0
+
+    @classmethod
+    def of(cls, fit: NodeFit | Misfit) -> Judgement:
+        """What ``fit`` comes to."""
+        if isinstance(fit, Misfit):
+            return cls(text=str(fit.text), unresolvable=fit.unresolvable, able=fit.counts.get(Reason.PARTIAL, 0))
+        return cls(bonus=fit.bonus)
+
+
 @dataclass(slots=True)
 class Verdicts:
     """For each node of the view: whether the pod fits, or which text says why not."""
@@ -89,6 +107,26 @@ class Verdicts:
             self.unresolvable.append(unresolvable)
         return found
 
+    def settle(self, place: int, judged: Judgement) -> None:
+        """Let ``judged`` stand for the node at ``place`` of the view."""
+        self.ids[place] = self.text_id(judged.text, judged.unresolvable) if judged.text else FITS
+        self.able[place] = judged.able
+        self.bonus[place] = judged.bonus
+
+    def widen(self, width: int) -> None:
+        """Make room for what is to be said of nodes that came since."""
+        if (more := width - self.ids.size) > 0:
+            self.view = slice(0, width)
+            self.ids, self.able = np.pad(self.ids, (0, more)), np.pad(self.able, (0, more))
+            self.bonus = np.pad(self.bonus, (0, more))
+
+    def take(self, newer: Verdicts) -> None:
+        """Let what ``newer`` says of the nodes of its view stand here, in verdicts on all nodes."""
+        ids = [FITS, *map(self.text_id, newer.texts[1:], newer.unresolvable[1:])]
+        self.ids[newer.view] = np.array(ids)[newer.ids]
+        self.able[newer.view] = newer.able
+        self.bonus[newer.view] = newer.bonus
+
 
 def judge_all(state: ClusterState, request: PodRequest, view: View) -> Verdicts:
     """Judge ``request`` on the nodes of ``view``."""
@@ -107,13 +145,11 @@ def _part(used: Ints, total: Ints) -> Scores:
     return np.divide(used, total, out=np.zeros(total.shape, np.float64), where=total != 0)
 
 
-class Judgement(NamedTuple):
-    """What the specification says of one situation."""
-
-    text: str = ""
-    """Why the pod does not fit; empty where it does."""
-    unresolvable: bool = False
-    bonus: float = 0.0
+def likeness(request: PodRequest) -> Hashable:
+    """All of ``request`` that a judgement depends on: what is equal for two pods is judged alike on every node."""
+    asked = tuple((container.kind, container.requests) for container in request.containers)
+    selectors = tuple(sorted(request.selectors.items()))
+    return asked, selectors, request.node_policy, request.device_policy, request.weights
 
 
 class Situations:
@@ -129,12 +165,9 @@ class Situations:
             request: whose; only what a judgement depends on counts.
             layout: how a situation is laid out.
         """
-        asked = tuple((container.kind, container.requests) for container in request.containers)
-        selectors = tuple(sorted(request.selectors.items()))
         if sum(map(len, self._by_request.values())) > _MOST_SITUATIONS:
             self._by_request.clear()
-        key = (asked, selectors, request.node_policy, request.device_policy, request.weights, layout)
-        return self._by_request.setdefault(key, {})
+        return self._by_request.setdefault((likeness(request), layout), {})
 
 
 class _Devices:
@@ -241,10 +274,9 @@ class _Walk:
     def __init__(self, state: ClusterState, request: PodRequest, view: View) -> None:
         self._state = state
         self._request = request
-        self._known = state.known[view]
-        size = self._known.size
+        self._alive: Flags = np.array(state.known[view])
+        size = self._alive.size
         self._verdicts = Verdicts(view, np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size))
-        self._alive: Flags = self._known.copy()
         self._devices: dict[str, _Devices] = {}
 
     def verdicts(self) -> Verdicts:
@@ -268,7 +300,6 @@ class _Walk:
     def _whole_nodes(self) -> None:
         """Reasons of whole nodes, for all vendors asked, before any device is looked at."""
         state, view = self._state, self._verdicts.view
-        self._refuse(~self._known, Reason.UNREGISTERED, True)
         for vendor in dict.fromkeys(asked.vendor for container in self._request.containers for asked in container.requests):
             self._refuse(state.fenced[view], Reason.FENCED, False)
             table = state.tables.get(vendor)
@@ -285,7 +316,7 @@ class _Walk:
             numbers = np.arange(self._state.width)[self._verdicts.view]
             for place in np.flatnonzero(self._alive):
                 if self._state.pair_scores(int(numbers[place])):
-                    self._settle(int(place), self._judged(int(numbers[place])))
+                    self._settle(int(place), Judgement.of(self._state.fit(int(numbers[place]), self._request)))
         asked: dict[str, list[DeviceRequest]] = {}
         for container in self._request.containers:
             for each in container.requests:
@@ -309,19 +340,11 @@ class _Walk:
             key = blake2b(situation.data, digest_size=_DIGEST_BYTES).digest()
             judged = known.get(key)
             if judged is None:
-                judged = known[key] = self._judged(int(numbers[place]))
+                judged = known[key] = Judgement.of(self._state.fit(int(numbers[place]), self._request))
             self._settle(place, judged)
 
-    def _judged(self, node: int) -> Judgement:
-        """What the specification says of one node."""
-        judged = self._state.fit(node, self._request)
-        if isinstance(judged, Misfit):
-            return Judgement(text=str(judged.text), unresolvable=judged.unresolvable)
-        return Judgement(bonus=judged.bonus)
-
     def _settle(self, place: int, judged: Judgement) -> None:
-        self._verdicts.ids[place] = self._verdicts.text_id(judged.text, judged.unresolvable) if judged.text else FITS
-        self._verdicts.bonus[place] = judged.bonus
+        self._verdicts.settle(place, judged)
         self._alive[place] = False
 
     def _cut(self) -> Flags | None:

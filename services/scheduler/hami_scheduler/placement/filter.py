@@ -18,9 +18,9 @@ from hami_devices.model import PodRequest, Reason
 from hami_devices.quota import Allowance, totals_of
 from hami_devices.reasons import Misfit
 from hami_protocol.events import NodeShortfall
-from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, judge_all, node_scores
+from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, node_scores
 from hami_scheduler.placement.outcomes import Figures, Placement, Refusal
-from hami_scheduler.placement.table import Flags, Ints
+from hami_scheduler.placement.table import Ints
 
 if TYPE_CHECKING:
     from hami_scheduler.placement.state import ClusterState
@@ -42,16 +42,16 @@ class Judged:
             raise ValueError("a pod that asks for no device is not ours to place")
         self._state = state
         self.request = request
-        numbers, self.unknown = state.numbers(candidates)
-        asked: Flags = np.zeros(state.width, np.bool_)
-        asked[numbers] = True
-        self.numbers: Ints = np.flatnonzero(asked)
-        self._view: View = slice(0, state.width) if 2 * self.numbers.size >= state.width else self.numbers
-        self.verdicts: Verdicts = judge_all(state, request, self._view)
-        self._places: View = self.numbers if isinstance(self._view, slice) else slice(None)
-        self.ids = self.verdicts.ids[self._places]
+        self.numbers, self.unknown = state.numbers(candidates)
+        every = self.numbers.size == state.width
+        known = state.remembered.verdicts(state, request, self.numbers)
+        self.verdicts: Verdicts = known.verdicts
+        self.fits = known.fits
+        self._places: View = slice(None) if every or not isinstance(self.verdicts.view, slice) else self.numbers
+        self.ids: Ints = np.array(self.verdicts.ids[self._places])
+        scores = state.remembered.scores(state)
         bonus = self.verdicts.bonus[self._places]
-        self.scores: Scores = node_scores(state, self._view)[self._places] + (-bonus if request.node_policy == "spread" else bonus)
+        self.scores: Scores = (scores if every else scores[self.numbers]) + (-bonus if request.node_policy == "spread" else bonus)
 
     @property
     def count(self) -> int:
@@ -136,7 +136,7 @@ class Judged:
         table = self._state.tables.get(vendors[0])
         if table is None or not table.places:
             return np.zeros(self.numbers.size, np.int64)
-        free: Ints = (table.total_memory[:, self._view] - table.used_memory[:, self._view]).max(axis=0)[self._places]
+        free: Ints = (table.total_memory[:, self.numbers] - table.used_memory[:, self.numbers]).max(axis=0)
         return free
 
     def _shortfall(self, place: int) -> NodeShortfall:
@@ -154,11 +154,13 @@ def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
     return misfit.detail
 
 
-def fit_allowed(state: ClusterState, node: int, request: PodRequest, allowance: Allowance | None) -> NodeFit | Misfit | OverQuota:
+def fit_allowed(
+    state: ClusterState, node: int, request: PodRequest, allowance: Allowance | None, *, known: NodeFit | None = None
+) -> NodeFit | Misfit | OverQuota:
     """The one-node judgement within what the namespace may have. Where that is too little for the devices that the policy takes first and
-    a percentage is asked, smaller devices are tried.
+    a percentage is asked, smaller devices are tried. ``known`` is the judgement without it, where that has been made.
     """  # noqa: D205
-    fit = state.fit(node, request)
+    fit = known or state.fit(node, request)
     if allowance is None or isinstance(fit, Misfit) or (exceeded := _exceeded(allowance, fit)) is None:
         return fit
     sizes = {device.device.memory_mib for device in state.devices(str(state.names[node]))} if _in_percent(request) else set()
@@ -204,7 +206,8 @@ def judge(
     exceeded = ""
     over_quota = 0
     while (best := judged.best()) is not None:
-        fit = fit_allowed(state, int(judged.numbers[best]), request, allowance)
+        node = int(judged.numbers[best])
+        fit = fit_allowed(state, node, request, allowance, known=judged.fits.get(node))
         if isinstance(fit, Misfit):
             judged.exclude(best, fit)
             continue

@@ -27,6 +27,7 @@ from hami_scheduler.placement.columns import Situations
 from hami_scheduler.placement.copying import copied
 from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, Phase, hold
 from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
+from hami_scheduler.placement.remembered import Changes, Remembered
 from hami_scheduler.placement.table import Flags, Ints, Sums, Table
 
 MAX_DEVICES: Final = 64
@@ -51,6 +52,8 @@ class ClusterState:
         self.fenced: Flags = np.zeros(self._room, np.bool_)
         self.tables: dict[str, Table] = {}
         self.situations = Situations()
+        self.remembered = Remembered()
+        self.changes = Changes(self._room)
         self._pair_scores: dict[int, PairScores] = {}
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
@@ -78,6 +81,7 @@ class ClusterState:
             pair_scores: how well pairs of its devices are linked, where it says so.
         """
         node = self._number(name)
+        self.changes.touch(node)
         for vendor in devices:
             if vendor not in self.tables:
                 own_rules = not self._catalog.vendor(vendor).rules.plain
@@ -111,6 +115,7 @@ class ClusterState:
             nodes.discard(name)
         self.names[node] = ""
         self.known[node] = self.fenced[node] = False
+        self.changes.touch(node)
         self._free.append(node)
         self._names_changed()
 
@@ -120,12 +125,14 @@ class ClusterState:
         (nodes.discard if available else nodes.add)(name)
         if vendor in self.tables and name in self._numbers:
             self.tables[vendor].available[self._numbers[name]] = available
+            self.changes.touch(self._numbers[name])
 
     def fence(self, name: str, source: str, reason: str) -> None:
         """Give the node no new pods while ``source`` (a record that nobody can read) stands."""
         self._fences.setdefault(name, {})[source] = reason
         if name in self._numbers:
             self.fenced[self._numbers[name]] = True
+            self.changes.touch(self._numbers[name])
 
     def unfence(self, name: str, source: str) -> None:
         """``source`` is repaired, or gone."""
@@ -135,6 +142,7 @@ class ClusterState:
             self._fences.pop(name, None)
             if name in self._numbers:
                 self.fenced[self._numbers[name]] = False
+                self.changes.touch(self._numbers[name])
 
     def fences(self, name: str) -> Mapping[str, str]:
         """What fences the node: source to reason."""
@@ -179,6 +187,7 @@ class ClusterState:
         more = self._room
         self._room += more
         self.sums.grow(self._room)
+        self.changes.grow(self._room)
         self.names = np.concatenate([self.names, np.full(more, "", dtype=object)])
         self.known = np.concatenate([self.known, np.zeros(more, np.bool_)])
         self.fenced = np.concatenate([self.fenced, np.zeros(more, np.bool_)])
@@ -189,7 +198,7 @@ class ClusterState:
         """The same, to be changed without anybody noticing."""
         sums = copied(self.sums)
         tables = {vendor: table.copy(sums) for vendor, table in self.tables.items()}
-        return copied(self, sums=sums, tables=tables, _ledger=copied(self._ledger))
+        return copied(self, sums=sums, tables=tables, _ledger=copied(self._ledger), changes=copied(self.changes), remembered=Remembered())
 
     # What the deciding modules read
 
@@ -203,7 +212,7 @@ class ClusterState:
         return self._numbers.get(name)
 
     def numbers(self, names: Sequence[str]) -> tuple[Ints, list[str]]:
-        """The numbers of those nodes, in no order, and the names that are not known.
+        """The numbers of those nodes, rising, each once, and the names that are not known.
 
         kube-scheduler sends the same names in another order each time. Whether they are the names of last time is told by the sum of their
         (keyed, 64-bit) hashes, at a third of the cost of looking each one up.
@@ -214,8 +223,8 @@ class ClusterState:
             found: Ints = np.fromiter(map(self._numbers.get, names, itertools.repeat(-1)), np.int64, len(names))
             unknown = np.flatnonzero(found < 0).tolist()
             if unknown:
-                return found[found >= 0], [names[place] for place in unknown]
-            self._last_names = (likeness, found)
+                return np.unique(found[found >= 0]), [names[place] for place in unknown]
+            self._last_names = (likeness, np.unique(found))
         return self._last_names[1], []
 
     def name_ranks(self) -> Ints:
@@ -430,6 +439,7 @@ class ClusterState:
         node = self._numbers.get(name)
         if node is None:
             return
+        self.changes.touch(node)
         for charge in charges:
             table = self.tables.get(charge.vendor)
             if table is not None:
@@ -469,6 +479,7 @@ class ClusterState:
             hold(int(sums.total_memory[node]) == sum(s.device.memory_mib for s in states), f"{name}: sum of memory")
             hold(int(sums.total_cores[node]) == sum(s.device.cores for s in states), f"{name}: sum of cores")
             hold(int(sums.total_shares[node]) == sum(s.device.shares for s in states), f"{name}: sum of shares")
+        self.remembered.validate(self)
 
 
 def _added(used: Totals, more: Totals, sign: int) -> dict[str, Amount]:
