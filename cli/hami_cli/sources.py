@@ -139,15 +139,15 @@ class RegistrySource:
     ) -> AsyncGenerator[Logged, None]:
         """The log of allocations; who follows and is cut off comes back and goes on where he was."""
         asked = {"namespace": namespace, "pod": pod, "since": since.isoformat() if since else "", "follow": "true" if follow else ""}
-        after, opened, cut_off = "", False, ""
+        after, opened, ended, cut_off = "", False, False, ""
         while True:
             cut_off = "it has ended too early"
             try:
                 async with aclosing(self._line.listen("/v1/events", after=after, **asked)) as told:
                     async for event in told:
                         if event.name == "end":
-                            return
-                        if event.name == "failed":
+                            ended = True  # and the body is too: a connection that is given back whole can be closed in order
+                        elif event.name == "failed":
                             cut_off = event.data.decode(errors="replace")
                         elif event.name == OPEN:
                             opened = True
@@ -156,6 +156,8 @@ class RegistrySource:
                             yield Logged(sequence=int(after), message=cloud_events.decode(event.data))
             except ConnectionError as exc:
                 cut_off = str(exc)
+            if ended:
+                return
             if not follow or not opened:
                 raise CommandError(f"{self.name}: the log: {cut_off}")
             await asyncio.sleep(AGAIN_SECONDS)

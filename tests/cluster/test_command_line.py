@@ -1,9 +1,11 @@
-"""The command line as a user types it at a real API server, with a kubeconfig and the addresses that port-forwarding gives."""
+"""The command line as a user types it at a real API server, with a kubeconfig and nothing else: all goes through its service proxy."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -12,21 +14,29 @@ import pytest_asyncio
 from hami_protocol import keys
 from hami_runtime.kube.cluster import NODES
 from tests.cluster.conftest import CARD_MIB
+from tests.cluster.harness.installation import Installation
+from tests.cluster.harness.proxied import behind_the_proxy
 from tests.cluster.world import World, a_container, a_pod, shares_of, waits
-from tests.e2e.shell import Shell
+from tests.e2e.shell import Said, Shell
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOO_MUCH = CARD_MIB + 1
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def proxied(installation: Installation) -> AsyncIterator[Installation]:
+    """The installation, with replicas that the API server's proxy leads to."""
+    async with behind_the_proxy(installation):
+        yield installation
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def shell(world: World) -> AsyncIterator[Shell]:
+async def shell(world: World, proxied: Installation) -> AsyncIterator[Shell]:
     """Of an administrator, beside a pod that runs and one that fits nowhere."""
     await world.apply(a_pod("one", a_container(mib=3000, cores=20)), a_pod("huge", a_container(mib=TOO_MUCH)))
     await world.running("one")
     await world.until("huge", waits)
-    places = {"NATS_URL": world.installation.nats_url, "HAMI_SCHEDULER_URL": world.installation.scheduler_url}
-    yield Shell(world.installation.kubeconfig, **places)
+    yield Shell(proxied.kubeconfig)
 
 
 async def test_what_is_there_who_waits_and_why(world: World, shell: Shell) -> None:
@@ -86,10 +96,60 @@ async def test_doctor_finds_the_installation_sound(world: World, shell: Shell) -
     assert said.code == 0
 
 
-async def test_who_may_not_read_nodes_is_told_so_in_one_line(world: World, shell: Shell) -> None:
+@asynccontextmanager
+async def allowed(world: World, *bindings: str) -> AsyncIterator[Shell]:
+    """Of a tenant with these roles besides his own, each as ``rolebinding NAMESPACE ROLE`` or ``clusterrolebinding ROLE``."""
+    for number, binding in enumerate(bindings):
+        kind, *namespace, role = binding.split()
+        which = ("-n", *namespace, "--role", role) if namespace else ("--clusterrole", role)
+        await world.kubectl("create", kind, f"test-{number}", *which, "--user", "tenant")
+    try:
+        yield Shell(world.installation.plane.kubeconfig("tenant"))
+    finally:
+        for number, binding in enumerate(bindings):
+            kind, *namespace, _ = binding.split()
+            await world.kubectl("delete", kind, f"test-{number}", *(("-n", *namespace) if namespace else ()))
+
+
+async def test_the_two_roles_for_readers_are_all_that_one_needs_to_read(world: World, shell: Shell) -> None:
+    commands = ("top", "summary", "explain huge", "diagnose huge", "trace one -o json", "events -o json", "events -n default")
+    async with allowed(world, "rolebinding hami-system hami-reader", "clusterrolebinding hami-reader") as reader:
+        await ends_with(0, reader, "events")
+        for mine, others in zip(await shell.each(*commands), await reader.each(*commands), strict=True):
+            assert (others.code, others.out, others.err) == (mine.code, mine.out, mine.err)
+        report = json.loads((await reader.hami("report", "-o", "json")).out)
+        assert (report["totals"]["pods"], report["waiting"][0]["pod"]) == (1, "huge")
+        assert not [caveat for caveat in report["caveats"] if "not reached" in caveat]
+        question = msgspec.yaml.encode(a_pod("huge-too", a_container(mib=TOO_MUCH))).decode()
+        assert (await reader.hami("simulate", "-f", "-", given=question)).code == 3
+
+
+async def test_a_tenant_reads_of_his_own_pods_and_of_no_others(world: World, shell: Shell) -> None:
+    async with allowed(world, "rolebinding hami-system hami-reader") as tenant:
+        await ends_with(0, tenant, "explain", "huge")
+        everybodys = await ends_with(1, tenant, "events")
+        explained, own, others = await tenant.each("explain huge", "events -n default", "events -n kube-system")
+        assert (explained.code, f"largest free {CARD_MIB}" in explained.out) == (0, True)
+        assert (own.code, "default/one to cdi" in own.out) == (0, True)
+        assert (everybodys.code, "tenant may not list pods" in everybodys.err) == (1, True)
+        assert (others.code, "tenant may not list pods in namespace kube-system" in others.err) == (1, True)
+
+
+async def test_who_may_not_is_told_so_in_one_line(world: World, shell: Shell) -> None:
     tenant = Shell(world.installation.plane.kubeconfig("tenant"))
-    top, own = await tenant.hami("top"), await tenant.hami("diagnose", "huge")
+    log = await ends_with(1, tenant, "events", said="services/proxy")
+    top, own = await tenant.each("top", "diagnose huge")
     assert top.code == 1
     assert top.err.startswith("hami top: ")
     assert "forbidden" in top.err.lower()
-    assert "Traceback" not in top.err + own.err
+    assert "Traceback" not in top.err + own.err + log.err
+
+
+async def ends_with(code: int, shell: Shell, *command: str, said: str = "") -> Said:
+    """What a command says, once the API server and our services, who keep answers for a while, know of a right that was given or taken."""
+    for _ in range(60):
+        answer = await shell.hami(*command)
+        if answer.code == code and said in answer.err:
+            return answer
+        await asyncio.sleep(0.5)
+    pytest.fail(f"{command}: {answer}")

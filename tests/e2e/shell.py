@@ -90,9 +90,9 @@ class Shell:
             env=environ,
         )
 
-    async def findings(self, pod: str) -> list[dict[str, Any]]:
+    async def findings(self, pod: str, *, tries: int = TRIES) -> list[dict[str, Any]]:
         """What ``hami diagnose`` finds, once it finds anything."""
-        for _ in range(TRIES):
+        for _ in range(tries):
             said = await self.hami("diagnose", pod, "-o", "json")
             if said.code == FOUND:
                 break

@@ -22,6 +22,7 @@ from hami_protocol.errors import QuantityError
 from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
 from hami_rig.kubelet import admission, checkpoint, containers
 from hami_rig.kubelet.devices import AllocationRefused, DeviceLedger, Held
+from hami_rig.kubelet.images import Images
 from hami_rig.kubelet.node import NodeDescription, node_body
 from hami_rig.kubelet.plugins import DevicePlugins
 from hami_rig.kubelet.pod_resources import PodResources
@@ -71,6 +72,7 @@ class Kubelet:
         self._folder = folder
         folder.make()
         self._ledger = self._load_ledger(rng)
+        self._images = Images()
         self._plugins = DevicePlugins(folder.device_plugins, self._ledger, on_change=self._on_devices)
         self._pod_resources = PodResources(folder.pod_resources_socket, self._ledger, pods=self._active_pods)
         self._recorder = EventRecorder(cluster, clock, "kubelet")
@@ -160,6 +162,7 @@ class Kubelet:
     async def start_container(self, pod: SchedulingPod, life: ContainerLife) -> containers.RunningContainer:
         """Tell the plugins, put together what the container is given, write that down, and start it."""
         uid, container = pod.metadata.uid, life.container
+        await self._images.pull(container.image, uid=uid)
         held = self._ledger.of_container(uid, container.name)
         for each in held:
             if self._plugins.needs_pre_start(each.resource):

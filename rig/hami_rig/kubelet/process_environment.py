@@ -25,11 +25,13 @@ class StartFailed(Exception):  # noqa: N818 - reads as the condition it names
 
     Attributes:
         reason: kubelet's word for it, as ``CreateContainerError``.
+        event: what the Event about it says.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, event: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+        self.event = event or f"Error: {message}"
 
 
 def grant_copy(given: cdi.Given, own: Path) -> GrantCopy | None:

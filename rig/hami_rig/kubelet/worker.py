@@ -162,7 +162,7 @@ class PodWorker:
                 container = await self._host.start_container(self._pod, life)
             except StartFailed as exc:
                 life.waiting, life.waiting_message = exc.reason, str(exc)
-                self._host.record_event(self._pod, "Warning", "Failed", f"Error: {exc}")
+                self._host.record_event(self._pod, "Warning", "Failed", exc.event)
                 self._dirty.set()
                 await asyncio.sleep(backoff_seconds)
                 backoff_seconds = min(backoff_seconds * 2, MAX_BACKOFF_SECONDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -24,6 +23,7 @@ from hami_runtime.kube import http
 from hami_runtime.kube.access import AccessReviewer, ResourceAccess
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.readers import TOKEN_HEADER, Readers
+from tests.cluster.harness.ports import own_address
 from tests.contract.scheduler.world import World
 from tests.web.scene import CARDS, scene
 
@@ -124,13 +124,6 @@ def test_the_certificate_is_nobodys_and_kept_nowhere(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     self_signed.context("hami-registry")
     assert list(tmp_path.iterdir()) == []
-
-
-def own_address() -> str:
-    """An address of this machine that is not loopback: no API server calls that."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # nothing is sent
-        return str(probe.getsockname()[0])
 
 
 @pytest.mark.cluster

@@ -1,0 +1,36 @@
+"""A registry of images that gives none: each name says how it refuses. Over HTTP, or over TLS with a certificate that nobody trusts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+
+from hami_runtime import self_signed
+from hami_runtime.http import serve_app
+from tests.cluster.harness import ports
+
+STATUS: Final = {"unknown": 404, "private": 401, "busy": 429}
+INDEX: Final = "application/vnd.oci.image.index.v1+json"
+
+
+@asynccontextmanager
+async def registry_of_images() -> AsyncIterator[dict[str, str]]:
+    """By what is wrong with them, images that cannot be pulled."""
+
+    async def answer(request: web.Request) -> web.Response:
+        name = request.match_info["name"].rpartition("/")[2]
+        if name == "foreign":  # an index without a manifest for any platform
+            return web.json_response({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}, content_type=INDEX)
+        return web.json_response({"errors": []}, status=STATUS[name])
+
+    app = web.Application()
+    app.router.add_get("/v2/{name:.+}/manifests/{tag}", answer)
+    app.router.add_get("/v2/{name:.+}/blobs/{digest}", answer)
+    async with AsyncExitStack() as stack:
+        plain = await stack.enter_async_context(serve_app(app))
+        secure = await stack.enter_async_context(serve_app(app, ports.own_address(), ssl=self_signed.context("registry")))
+        images = {name: f"127.0.0.1:{plain}/team/{name}:1" for name in (*STATUS, "foreign")}
+        yield {**images, "distrusted": f"{ports.own_address()}:{secure}/team/app:1", "unreachable": f"127.0.0.1:{ports.free()}/team/app:1"}
