@@ -66,6 +66,39 @@ typedef struct nvmlProcessUtilizationSample_st {
 	unsigned int decUtil;
 } nvmlProcessUtilizationSample_t;
 
+typedef struct nvmlProcessDetail_v1_st {
+	unsigned int pid;
+	unsigned long long usedGpuMemory;
+	unsigned int gpuInstanceId;
+	unsigned int computeInstanceId;
+	unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
+typedef enum nvmlProcessMode_enum {
+	NVML_PROCESS_MODE_COMPUTE = 0,
+	NVML_PROCESS_MODE_GRAPHICS = 1,
+	NVML_PROCESS_MODE_MPS = 2,
+	NVML_PROCESS_MODE_ALL = 3,
+} nvmlProcessMode_t;
+
+typedef struct nvmlProcessDetailList_v1_st {
+	unsigned int version;
+	unsigned int mode;
+	unsigned int numProcArrayEntries;
+	nvmlProcessDetail_v1_t *procArray;
+} nvmlProcessDetailList_v1_t;
+typedef nvmlProcessDetailList_v1_t nvmlProcessDetailList_t;
+
+typedef struct nvmlProcessUtilizationInfo_v1_st nvmlProcessUtilizationInfo_v1_t;
+
+typedef struct nvmlProcessesUtilizationInfo_v1_st {
+	unsigned int version;
+	unsigned int processSamplesCount;
+	unsigned long long lastSeenTimeStamp;
+	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_v1_t;
+typedef nvmlProcessesUtilizationInfo_v1_t nvmlProcessesUtilizationInfo_t;
+
 #define NVML_DEVICE_UUID_V2_BUFFER_SIZE 96
 
 nvmlReturn_t nvmlInit_v2(void);
@@ -100,6 +133,9 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(
 	nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos);
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
 	unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp);
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist);
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
+	nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo);
 
 #endif
 #endif

@@ -1,12 +1,14 @@
 /* nvml.c: what nvidia-smi and its like see: the share instead of the card, and the container's own processes. */
 #include <stddef.h>
+#include <string.h>
 
 #include "charge.h"
 #include "pool.h"
 #include "quota.h"
 #include "reserve.h"
 
-#define NVML_MEMORY_V2_VERSION ((unsigned int)(sizeof(nvmlMemory_v2_t) | 2u << 24))
+/* How a struct says which one it is. */
+#define NVML_VERSION(type, number) ((unsigned int)(sizeof(type) | (number) << 24))
 
 #define REAL_NVML(function)                                                                                            \
 	do {                                                                                                           \
@@ -76,7 +78,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 
 	REAL_NVML(nvmlDeviceGetMemoryInfo_v2);
 	result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
-	if (result != NVML_SUCCESS || memory == NULL || memory->version != NVML_MEMORY_V2_VERSION)
+	if (result != NVML_SUCCESS || memory == NULL || memory->version != NVML_VERSION(nvmlMemory_v2_t, 2u))
 		return result;
 	row = limited_row(&shim, device);
 	if (row < 0)
@@ -90,7 +92,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 }
 
 /* The container's processes on a row, in entries of `stride` bytes: pid, bytes, and where there is room two instance
- * ids, which are "none". The protocol is NVML's: too little room answers how much is needed. */
+ * ids, which are "none"; what comes after is zero. The protocol is NVML's: too little room answers how much is needed.
+ */
 static nvmlReturn_t list_processes(struct shim *shim, int row, unsigned int *count, void *infos, size_t stride)
 {
 	const unsigned room = infos != NULL ? *count : 0;
@@ -106,6 +109,7 @@ static nvmlReturn_t list_processes(struct shim *shim, int row, unsigned int *cou
 		if (found < room) {
 			nvmlProcessInfo_v2_t *info = (void *)((char *)infos + found * stride);
 
+			memset(info, 0, stride);
 			info->pid = process_owner_pid(owner);
 			info->usedGpuMemory = used;
 			if (stride >= sizeof(*info))
@@ -117,8 +121,10 @@ static nvmlReturn_t list_processes(struct shim *shim, int row, unsigned int *cou
 	return found > room && found > 0 ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-_Static_assert(offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) == offsetof(nvmlProcessInfo_v2_t, usedGpuMemory),
-	"the first two fields are common");
+_Static_assert(offsetof(nvmlProcessInfo_v1_t, usedGpuMemory) == offsetof(nvmlProcessInfo_v2_t, usedGpuMemory) &&
+		       offsetof(nvmlProcessDetail_v1_t, computeInstanceId) ==
+			       offsetof(nvmlProcessInfo_v2_t, computeInstanceId),
+	"the first fields are common");
 
 /* Compute processes are ours to list; there are no graphics and no MPS processes of the container. */
 #define LIST(symbol, type, ours)                                                                                       \
@@ -149,6 +155,28 @@ LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, false)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, false)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, false)
 
+/* The same lists in one function, by the kind of process. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+{
+	struct shim *shim;
+	int row;
+
+	REAL_NVML(nvmlDeviceGetRunningProcessDetailList);
+	if (plist == NULL || plist->version != NVML_VERSION(nvmlProcessDetailList_t, 1u) ||
+		plist->mode > NVML_PROCESS_MODE_ALL)
+		return nvml.nvmlDeviceGetRunningProcessDetailList(device, plist);
+	row = limited_row(&shim, device);
+	if (row < 0)
+		return nvml.nvmlDeviceGetRunningProcessDetailList(device, plist);
+	if (plist->mode == NVML_PROCESS_MODE_COMPUTE || plist->mode == NVML_PROCESS_MODE_ALL) {
+		shim_reap(shim);
+		return list_processes(
+			shim, row, &plist->numProcArrayEntries, plist->procArray, sizeof(*plist->procArray));
+	}
+	plist->numProcArrayEntries = 0;
+	return NVML_SUCCESS;
+}
+
 /* NVML's samples name processes of the whole host: none of them is shown. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *utilization,
 	unsigned int *processSamplesCount, unsigned long long lastSeenTimeStamp)
@@ -160,5 +188,18 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 		return nvml.nvmlDeviceGetProcessUtilization(
 			device, utilization, processSamplesCount, lastSeenTimeStamp);
 	*processSamplesCount = 0;
+	return NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(
+	nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *procesesUtilInfo)
+{
+	struct shim *shim;
+
+	REAL_NVML(nvmlDeviceGetProcessesUtilizationInfo);
+	if (procesesUtilInfo == NULL || procesesUtilInfo->version != NVML_VERSION(nvmlProcessesUtilizationInfo_t, 1u) ||
+		limited_row(&shim, device) < 0)
+		return nvml.nvmlDeviceGetProcessesUtilizationInfo(device, procesesUtilInfo);
+	procesesUtilInfo->processSamplesCount = 0;
 	return NVML_ERROR_NOT_FOUND;
 }

@@ -1,13 +1,19 @@
 /* vmm.c: memory without an address (cuMemCreate), mapped into reserved addresses.
  *
  * A block's memory lives until its last handle is released and its last mapping is gone. Blocks have numbers of our
- * own: the driver gives a released handle's value to the next allocation while the old one is still mapped. handles:
- * handle -> block (scope), how often it was handed out (tag) mappings: address -> block (scope), length blocks:   block
- * -> bytes, handles (tag), mappings (scope) One short lock orders the three; it is not held while the driver works.
+ * own: the driver gives a released handle's value to the next allocation while the old one is still mapped.
+ *
+ *   - handles: handle -> block (scope), how often it was handed out (tag)
+ *   - mappings: address -> block (scope), length
+ *   - blocks: block -> bytes, handles (tag), mappings (scope)
+ *
+ * One short lock orders the three; it is not held while the driver works. What a call is about to refer to is counted
+ * before the driver is called, so that a block is never given back while another thread is mapping or retaining it.
  */
 #include "charge.h"
 #include "log.h"
 
+/* `number` 0 is no block: memory of the host, or imported. */
 static void block_change(struct shim *shim, uint64_t number, int handles, int mappings)
 {
 	struct table_entry block;
@@ -24,25 +30,36 @@ static void block_change(struct shim *shim, uint64_t number, int handles, int ma
 
 static void handle_add(struct shim *shim, uint64_t handle, uint64_t block)
 {
-	struct table_entry entry = {.key = handle, .scope = block};
+	struct table_entry entry;
 
-	(void)table_take(&shim->handles, handle, &entry);
+	if (!table_take(&shim->handles, handle, &entry) || entry.scope != block)
+		entry = (struct table_entry){.key = handle, .scope = block};
 	entry.tag++;
 	if (!table_put(&shim->handles, &entry))
 		log_line(LOG_ERROR,
 			"no memory to remember an allocation handle: it stays charged until this process ends");
 }
 
-/* Returns the block, 0 for a handle that is not charged (imported, or memory of the host). */
-static uint64_t handle_remove(struct shim *shim, uint64_t handle)
+/* Count one use less of a handle that is about to be released. It is still known, since until the driver has released
+ * it another thread may map it. Returns the block, 0 for a handle that is not charged. */
+static uint64_t handle_release(struct shim *shim, uint64_t handle)
 {
 	struct table_entry entry;
 
 	if (!table_take(&shim->handles, handle, &entry))
 		return 0;
-	if (--entry.tag > 0)
-		(void)table_put(&shim->handles, &entry);
+	entry.tag -= entry.tag > 0;
+	(void)table_put(&shim->handles, &entry); /* into the place it has just left */
 	return entry.scope;
+}
+
+/* The driver has released it. If it was the last use, forget it, unless its value is another block's already. */
+static void handle_released(struct shim *shim, uint64_t handle, uint64_t block)
+{
+	struct table_entry entry;
+
+	if (table_take(&shim->handles, handle, &entry) && (entry.tag > 0 || entry.scope != block))
+		(void)table_put(&shim->handles, &entry);
 }
 
 CUresult cuMemCreate(
@@ -80,17 +97,19 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	REAL(cuMemRelease);
 	if (shim != NULL) {
 		spin_take(&shim->vmm_lock);
-		block = handle_remove(shim, handle);
+		block = handle_release(shim, handle);
 		spin_give(&shim->vmm_lock);
 	}
 	result = driver.cuMemRelease(handle);
 	if (block == 0)
 		return result;
 	spin_take(&shim->vmm_lock);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
+		handle_released(shim, handle, block);
 		block_change(shim, block, -1, 0);
-	else
+	} else {
 		handle_add(shim, handle, block);
+	}
 	spin_give(&shim->vmm_lock);
 	return result;
 }
@@ -100,19 +119,27 @@ CUresult cuMemMap(
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	struct table_entry entry;
+	uint64_t block = 0;
 	CUresult result;
 
 	REAL(cuMemMap);
+	if (shim != NULL) {
+		spin_take(&shim->vmm_lock);
+		if (table_get(&shim->handles, handle, &entry))
+			block = entry.scope;
+		block_change(shim, block, 0, 1);
+		spin_give(&shim->vmm_lock);
+	}
 	result = driver.cuMemMap(ptr, size, offset, handle, flags);
-	if (result != CUDA_SUCCESS || shim == NULL)
+	if (block == 0)
 		return result;
 	spin_take(&shim->vmm_lock);
-	if (table_get(&shim->handles, handle, &entry)) {
-		const struct table_entry mapping = {.key = ptr, .bytes = size, .scope = entry.scope};
-
-		if (table_put(&shim->mappings, &mapping))
-			block_change(shim, entry.scope, 0, 1);
-	}
+	entry = (struct table_entry){.key = ptr, .bytes = size, .scope = block};
+	if (result != CUDA_SUCCESS)
+		block_change(shim, block, 0, -1);
+	else if (!table_put(&shim->mappings, &entry))
+		log_line(
+			LOG_ERROR, "no memory to remember a mapping: its memory stays charged until this process ends");
 	spin_give(&shim->vmm_lock);
 	return result;
 }
@@ -142,17 +169,25 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	struct table_entry entry;
+	uint64_t block = 0;
 	CUresult result;
 
 	REAL(cuMemRetainAllocationHandle);
+	if (shim != NULL) {
+		spin_take(&shim->vmm_lock);
+		if (table_find_range(&shim->mappings, (uint64_t)(uintptr_t)addr, &entry))
+			block = entry.scope;
+		block_change(shim, block, 1, 0);
+		spin_give(&shim->vmm_lock);
+	}
 	result = driver.cuMemRetainAllocationHandle(handle, addr);
-	if (result != CUDA_SUCCESS || shim == NULL || handle == NULL)
+	if (block == 0)
 		return result;
 	spin_take(&shim->vmm_lock);
-	if (table_find_range(&shim->mappings, (uint64_t)(uintptr_t)addr, &entry)) {
-		handle_add(shim, *handle, entry.scope);
-		block_change(shim, entry.scope, 1, 0);
-	}
+	if (result == CUDA_SUCCESS && handle != NULL)
+		handle_add(shim, *handle, block);
+	else
+		block_change(shim, block, -1, 0);
 	spin_give(&shim->vmm_lock);
 	return result;
 }

@@ -24,12 +24,13 @@ TYPES = (
     "CUDA_GRAPH_INSTANTIATE_PARAMS", "CUlaunchConfig", "CUDA_LAUNCH_PARAMS", "CUDA_KERNEL_NODE_PARAMS_v1",
     "CUDA_EXTERNAL_MEMORY_HANDLE_DESC", "CUuuid", "CUipcMemHandle", "CUresult", "CUdeviceptr", "CUmemGenericAllocationHandle", "nvmlMemory_t",
     "nvmlMemory_v2_t", "nvmlUtilization_t", "nvmlProcessInfo_v1_t", "nvmlProcessInfo_v2_t", "nvmlProcessInfo_t",
-    "nvmlProcessUtilizationSample_t",
+    "nvmlProcessUtilizationSample_t", "nvmlProcessDetail_v1_t", "nvmlProcessDetailList_t", "nvmlProcessesUtilizationInfo_t",
 )  # fmt: skip
 MEMBERS = (
     ("CUmemAllocationProp", "location"), ("CUmemPoolProps", "location"), ("CUDA_MEM_ALLOC_NODE_PARAMS", "bytesize"),
     ("CUDA_EXTERNAL_MEMORY_HANDLE_DESC", "size"), ("CUlaunchConfig", "hStream"), ("CUDA_LAUNCH_PARAMS", "hStream"),
-    ("CUDA_ARRAY3D_DESCRIPTOR", "Flags"), ("nvmlProcessInfo_t", "usedGpuMemory"), ("nvmlMemory_v2_t", "used"),
+    ("CUDA_ARRAY3D_DESCRIPTOR", "Flags"), ("nvmlProcessInfo_t", "usedGpuMemory"), ("nvmlProcessDetailList_t", "procArray"),
+    ("nvmlMemory_v2_t", "used"),
 )  # fmt: skip
 CONSTANTS = (
     "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_NOT_READY", "CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_NOT_INITIALIZED",
@@ -66,6 +67,14 @@ PASSED = {
     "not work of the multiprocessors": ("cuLaunchHostFunc", "cuMemBatchDecompressAsync"),
     "work of a graphics interface": ("cuStreamBeginCaptureToCig", "cuStreamEndCaptureToCig"),
 }  # fmt: skip
+
+# The same for NVML: what tells of memory or of processes, which are the share's and the container's.
+NVML_FIGURES = re.compile(r"nvmlDeviceGet\w*(?:MemoryInfo|Process)")
+NVML_PASSED = {
+    "nvmlDeviceGetBAR1MemoryInfo": "the bus's window to the card",
+    "nvmlDeviceGetVgpuProcessUtilization": "of virtual machines",
+    "nvmlDeviceGetVgpuProcessesUtilizationInfo": "of virtual machines",
+}
 
 
 def include_folder() -> Path:
@@ -112,6 +121,15 @@ def unhooked_faults(folder: Path) -> list[str]:
     return faults + [f"{name}: passed for a reason, and hooked or unknown" for name in sorted(passed & hooked | passed - declared)]
 
 
+def unhooked_figures(folder: Path) -> list[str]:
+    """Return NVML's functions that tell of memory or processes, by their names, and are neither hooked nor passed for a reason."""
+    declared = set(re.findall(r"DECLDIR (nvml\w+)\(", (folder / "nvml.h").read_text()))
+    hooked = set(re.findall(r"^HOOK\((\w+)\)", (CSHIM / "src" / "nvml_hooks.def").read_text(), re.MULTILINE))
+    wanted = {name for name in declared if NVML_FIGURES.match(name)}
+    left = sorted(wanted - hooked - set(NVML_PASSED))
+    return [f"{name}: tells of memory or processes, is not hooked, and nothing says why" for name in left]
+
+
 def main() -> int:
     """Check everything; return the exit status."""
     parser = argparse.ArgumentParser(description="Check our declarations of CUDA and NVML against NVIDIA's headers.")
@@ -120,7 +138,7 @@ def main() -> int:
     build.mkdir(parents=True, exist_ok=True)
     folder = include_folder()
     theirs = ["-DVGPU_CUDA_HEADERS", f"-isystem{folder}"]
-    faults = typedef_faults(folder) + unhooked_faults(folder)
+    faults = typedef_faults(folder) + unhooked_faults(folder) + unhooked_figures(folder)
     ours_text, theirs_text = figures(build, []), figures(build, theirs)
     faults += [f"ours {a}, theirs {b}" for a, b in zip(ours_text.splitlines(), theirs_text.splitlines(), strict=True) if a != b]
     for source in sorted([*(CSHIM / "src").glob("*.c"), *(CSHIM / "tests" / "fake").glob("*.c")]):

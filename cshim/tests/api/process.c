@@ -219,6 +219,52 @@ static void threads_leave_an_exact_count(void)
 	CHECK_EQUAL(fakeUsedBytes(0), 0);
 }
 
+enum { MAPPING_ROUNDS = 3000 };
+
+static struct {
+	pthread_barrier_t barrier;
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at;
+	bool mapped;
+} shared_block;
+
+/* In every round, map the block that the other thread is releasing, if there still is one. */
+static void *map_what_is_released(void *unused)
+{
+	rig_context(0);
+	for (int i = 0; i < MAPPING_ROUNDS; i++) {
+		pthread_barrier_wait(&shared_block.barrier);
+		shared_block.mapped = cuMemMap(shared_block.at, 2 * MIB, 0, shared_block.handle, 0) == CUDA_SUCCESS;
+		pthread_barrier_wait(&shared_block.barrier);
+	}
+	return unused;
+}
+
+static void a_block_that_is_mapped_while_it_is_released_stays_charged(void)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	pthread_t thread;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	CHECK_EQUAL(cuMemAddressReserve(&shared_block.at, 2 * MIB, 0, 0, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(pthread_barrier_init(&shared_block.barrier, NULL, 2), 0);
+	CHECK_EQUAL(pthread_create(&thread, NULL, map_what_is_released, NULL), 0);
+	for (int i = 0; i < MAPPING_ROUNDS; i++) {
+		CHECK_EQUAL(cuMemCreate(&shared_block.handle, 2 * MIB, &prop, 0), CUDA_SUCCESS);
+		pthread_barrier_wait(&shared_block.barrier);
+		CHECK_EQUAL(cuMemRelease(shared_block.handle), CUDA_SUCCESS);
+		pthread_barrier_wait(&shared_block.barrier);
+		CHECK_EQUAL(rig_charged(0), fakeUsedBytes(0));
+		CHECK_EQUAL(rig_charged(0), shared_block.mapped ? 2 * MIB : 0);
+		if (shared_block.mapped)
+			CHECK_EQUAL(cuMemUnmap(shared_block.at, 2 * MIB), CUDA_SUCCESS);
+		CHECK_EQUAL(rig_charged(0), 0);
+	}
+	CHECK_EQUAL(pthread_join(thread, NULL), 0);
+}
+
 static void *sleep_a_minute(void *unused)
 {
 	sleep(60);
@@ -369,6 +415,7 @@ int main(int argc, char **argv)
 		TEST(what_was_held_before_exec_is_free_after_it),
 		TEST(a_program_without_cuda_after_exec_holds_nothing),
 		TEST(threads_leave_an_exact_count),
+		TEST(a_block_that_is_mapped_while_it_is_released_stays_charged),
 		TEST(a_zombie_with_living_threads_is_alive),
 		TEST(closing_every_descriptor_changes_nothing),
 		TEST(no_descriptor_and_no_signal_handler_is_left),

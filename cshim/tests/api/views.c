@@ -90,6 +90,9 @@ static void only_the_containers_processes_are_listed(void)
 {
 	nvmlProcessInfo_v1_t first[4];
 	nvmlProcessInfo_t third[4];
+	nvmlProcessDetail_v1_t details[4];
+	nvmlProcessDetailList_t list = {.version = (unsigned int)(sizeof(list) | 1u << 24)};
+	nvmlProcessesUtilizationInfo_t samples = {.version = (unsigned int)(sizeof(samples) | 1u << 24)};
 	unsigned int count = 0;
 	CUdeviceptr a;
 	int ready[2];
@@ -127,6 +130,21 @@ static void only_the_containers_processes_are_listed(void)
 	count = 4;
 	CHECK_EQUAL(nvmlDeviceGetGraphicsRunningProcesses_v3(handle_of(0), &count, third), NVML_SUCCESS);
 	CHECK_EQUAL(count, 0);
+	CHECK_EQUAL(nvmlDeviceGetRunningProcessDetailList(handle_of(0), &list), NVML_ERROR_INSUFFICIENT_SIZE);
+	CHECK_EQUAL(list.numProcArrayEntries, 1);
+	list.procArray = details;
+	CHECK_EQUAL(nvmlDeviceGetRunningProcessDetailList(handle_of(0), &list), NVML_SUCCESS);
+	CHECK_EQUAL(list.numProcArrayEntries, 1);
+	CHECK_EQUAL(details[0].pid, getpid());
+	CHECK_EQUAL(details[0].usedGpuMemory, 256 * MIB);
+	CHECK_EQUAL(details[0].usedGpuCcProtectedMemory, 0);
+	list.mode = NVML_PROCESS_MODE_GRAPHICS;
+	CHECK_EQUAL(nvmlDeviceGetRunningProcessDetailList(handle_of(0), &list), NVML_SUCCESS);
+	CHECK_EQUAL(list.numProcArrayEntries, 0);
+	list.version = 7;
+	CHECK_EQUAL(nvmlDeviceGetRunningProcessDetailList(handle_of(0), &list), NVML_ERROR_INVALID_ARGUMENT);
+	CHECK_EQUAL(nvmlDeviceGetProcessesUtilizationInfo(handle_of(0), &samples), NVML_ERROR_NOT_FOUND);
+	CHECK_EQUAL(samples.processSamplesCount, 0);
 	kill(neighbour, SIGKILL);
 }
 
