@@ -69,7 +69,7 @@ def _not_meant(state: DeviceState, request: DeviceRequest, selectors: Selectors)
         return Reason.CORDON
     if state.vendor != request.vendor:
         return Reason.TYPE
-    if (reason := selector_misfit(selectors, device)) is not None:
+    if selectors is not _ANY and (reason := selector_misfit(selectors, device)) is not None:
         return reason
     return Reason.MODE if request.device_mode and device.mode != request.device_mode else None
 
@@ -190,38 +190,34 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
     held: dict[str, dict[int, tuple[DeviceShare, ...]]] = {}
     chosen_by: dict[str, list[tuple[DeviceState, ...]]] = {}
     rules: dict[str, Rules] = {}
-    for place, container in enumerate(request.containers):
-        for asked in container.requests:
-            vendor = asked.vendor
-            rules[vendor] = asked.rules
-            candidates = [state for state in running.values() if state.vendor == vendor]
-            if not candidates:
-                return Misfit.bare(Reason.UNREGISTERED, asked, container.name)
-            if sum(state.device.shares if state.device.mode == mig.MODE else 1 for state in candidates) < asked.count:
-                return Misfit.bare(Reason.DEVICE_COUNT, asked, container.name, devices=tuple(candidates))
-            selectors = request.selectors.get(vendor, _ANY)
-            chosen = fit_container(
-                candidates,
-                asked,
-                order=read_order(request.device_policy, selectors.numa_bind),
-                selectors=selectors,
-                weights=request.weights,
-                pair_scores=pair_scores,
-                container=container.name,
-                taken=[uuid for owner, uuid in account.running if owner == vendor] if asked.rules.apart else (),
-            )
-            if isinstance(chosen, Misfit):
-                return chosen
-            shares = tuple(share_of(state, asked) for state in chosen)
-            held.setdefault(vendor, {})[place] = shares
-            chosen_by.setdefault(vendor, []).append(chosen)
-            account.add(container.kind, vendor, shares)
-            for state, share in zip(chosen, shares, strict=True):
-                if container.kind is not ContainerKind.INIT:
-                    running[vendor, share.uuid] = charged(state, share)
-                elif share.instance is not None:  # which is there until the pod has ended
-                    before = running[vendor, share.uuid]
-                    running[vendor, share.uuid] = dataclasses.replace(before, marks=with_mark(before.marks, mig.mark(share.instance), 1))
+    asks = [(place, container, asked) for place, container in enumerate(request.containers) for asked in container.requests]
+    for left, (place, container, asked) in zip(reversed(range(len(asks))), asks, strict=True):
+        vendor = asked.vendor
+        rules[vendor] = asked.rules
+        candidates = [state for state in running.values() if state.vendor == vendor]
+        if not candidates:
+            return Misfit.bare(Reason.UNREGISTERED, asked, container.name)
+        if sum(state.device.shares if state.device.mode == mig.MODE else 1 for state in candidates) < asked.count:
+            return Misfit.bare(Reason.DEVICE_COUNT, asked, container.name, devices=tuple(candidates))
+        selectors = request.selectors.get(vendor, _ANY)
+        chosen = fit_container(
+            candidates,
+            asked,
+            order=read_order(request.device_policy, selectors.numa_bind),
+            selectors=selectors,
+            weights=request.weights,
+            pair_scores=pair_scores,
+            container=container.name,
+            taken=[uuid for owner, uuid in account.running if owner == vendor] if asked.rules.apart else (),
+        )
+        if isinstance(chosen, Misfit):
+            return chosen
+        shares = tuple(share_of(state, asked) for state in chosen)
+        held.setdefault(vendor, {})[place] = shares
+        chosen_by.setdefault(vendor, []).append(chosen)
+        account.add(container.kind, vendor, shares)
+        if left:
+            _charge(running, container.kind, chosen, shares)
     charges, running_charges = account.charges()
     return NodeFit(
         assignments=tuple(_assignment(request, vendor, shares) for vendor, shares in held.items()),
@@ -229,6 +225,19 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
         running_charges=running_charges,
         bonus=sum(_bonus(rules[vendor], vendor, containers, states, request) for vendor, containers in chosen_by.items()),
     )
+
+
+def _charge(
+    running: dict[tuple[str, str], DeviceState], kind: ContainerKind, chosen: Sequence[DeviceState], shares: Sequence[DeviceShare]
+) -> None:
+    """Leave to the containers that follow what a container of this kind leaves them."""
+    for state, share in zip(chosen, shares, strict=True):
+        slot = state.vendor, share.uuid
+        if kind is not ContainerKind.INIT:
+            running[slot] = charged(state, share)
+        elif share.instance is not None:  # which is there until the pod has ended
+            before = running[slot]
+            running[slot] = dataclasses.replace(before, marks=with_mark(before.marks, mig.mark(share.instance), 1))
 
 
 def _bonus(
