@@ -27,7 +27,7 @@ from tests.certificates import Authority
 from tests.cluster.harness import building, janitor, ports
 from tests.cluster.harness.users import ADMIN, NAMESPACE, Users
 
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 GRACE_SECONDS = 10.0
 PLANE_GRACE_SECONDS = 1.0
 """For the control plane's own programs: kube-apiserver waits long for its watchers, and what it has stored is stored."""

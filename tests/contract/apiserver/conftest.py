@@ -22,6 +22,8 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY = "application/apply-patch+yaml"
+SECONDS = 60.0
+"""The longest that anything takes, on a machine that has other things to do."""
 KUBECTL = Path(__file__).parents[3] / ".venv" / "bin" / "kubectl"
 
 
@@ -45,12 +47,12 @@ class Watch:
         self._response = response
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             event = json.loads(await self._response.content.readline())
         return event["type"], event["object"]
 
     async def rest(self) -> list[dict[str, Any]]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SECONDS):
             return [json.loads(line) async for line in self._response.content]
 
 
@@ -113,7 +115,7 @@ class Api:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(SECONDS):
             output, _ = await process.communicate(stdin.encode())
         assert process.returncode is not None
         return process.returncode, output.decode()

@@ -40,7 +40,7 @@ GPU = "nvidia.com/gpu"
 VERBS = ("filter", "prioritize", "preempt", "bind")
 LONGEST_REAL_PAUSE_SECONDS = 6.0
 """Three times the longest back-off that the configuration allows: who is not asked again by then waits for a change, or for minutes."""
-UNTIL_SECONDS = 20.0
+UNTIL_SECONDS = 60.0
 TRIES = 50
 PRIORITY_CLASSES: Kind[dict[str, Any]] = Kind(
     api_version="scheduling.k8s.io/v1", kind="PriorityClass", plural="priorityclasses", namespaced=False, type=dict
@@ -281,7 +281,7 @@ class Real(World):
     async def _looks(self, process: ManagedProcess) -> None:
         """Wait until it schedules: a pod without anything of ours is bound to a node that is there."""
         await self.add_pod("probe", gpu=False)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(UNTIL_SECONDS):
             while not (await self.pod("probe")).spec.node_name:
                 assert process.pid, process.obituary()
                 await asyncio.sleep(0.1)

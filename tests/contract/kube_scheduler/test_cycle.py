@@ -83,23 +83,33 @@ def test_changes_that_may_help_wake_a_refused_pod_and_others_do_not(play: Play) 
             await world.add_pod("a")
             await world.pause(60.0)
 
-            async def woken_by(change: Awaitable[Any]) -> bool:
+            async def wakes(change: Awaitable[Any]) -> None:
+                before = len(world.times("filter"))
+                await change
+
+                async def asked() -> bool:
+                    return len(world.times("filter")) > before
+
+                await world.until(asked)
+                await world.pause(0.05)  # until it is refused again
+
+            async def does_not_wake(change: Awaitable[Any]) -> None:
                 before = len(world.times("filter"))
                 await change
                 await world.pause(0.05)
-                return len(world.times("filter")) > before
+                assert len(world.times("filter")) == before
 
             holder = {"namespace": "default"}
             cluster = world.cluster
-            assert await woken_by(cluster.patch(PODS, "holder", {"metadata": {"annotations": {"x": "1"}}}, **holder))
-            assert await woken_by(cluster.patch(NODES, "m2", {"metadata": {"annotations": {"x": "1"}}}))
-            assert await woken_by(cluster.patch(NODES, "m2", {"status": {"allocatable": {GPU: "10"}}}, subresource="status"))
-            assert await woken_by(cluster.patch_conditions(await world.ref("a"), [{"type": "hami.io/wake", "status": "True"}]))
-            assert not await woken_by(cluster.patch(NODES, "m2", {"status": {"capacity": {GPU: "11"}}}, subresource="status"))
-            assert not await woken_by(cluster.patch(NODES, "m2", {"metadata": {"annotations": {"x": "1"}}}))
+            await wakes(cluster.patch(PODS, "holder", {"metadata": {"annotations": {"x": "1"}}}, **holder))
+            await wakes(cluster.patch(NODES, "m2", {"metadata": {"annotations": {"x": "1"}}}))
+            await wakes(cluster.patch(NODES, "m2", {"status": {"allocatable": {GPU: "10"}}}, subresource="status"))
+            await wakes(cluster.patch_conditions(await world.ref("a"), [{"type": "hami.io/wake", "status": "True"}]))
+            await does_not_wake(cluster.patch(NODES, "m2", {"status": {"capacity": {GPU: "11"}}}, subresource="status"))
+            await does_not_wake(cluster.patch(NODES, "m2", {"metadata": {"annotations": {"x": "1"}}}))
             if world.minor >= 37:  # 1.34 is woken by that
-                assert not await woken_by(world.add_pod("b", scheduler="another"))
-            assert await woken_by(cluster.patch(PODS, "holder", {"status": {"phase": "Succeeded"}}, subresource="status", **holder))
+                await does_not_wake(world.add_pod("b", scheduler="another"))
+            await wakes(cluster.patch(PODS, "holder", {"status": {"phase": "Succeeded"}}, subresource="status", **holder))
 
     play(story)
 
@@ -117,8 +127,9 @@ def test_an_error_is_tried_again_with_back_off_whatever_happens(play: Play) -> N
             await world.until(tried_four_times)
         times = world.times("filter")
         first, *later = [after - before for before, after in itertools.pairwise(times)]
-        assert 0.9 <= first <= 2.1, times  # a back-off ends with the second in which it is over
-        assert {round(gap) for gap in later} == {3}, times
+        late = 0.1 if world.patient else 1.0  # a real one has other programs beside it
+        assert 0.9 <= first <= 2.0 + late, times  # a back-off ends with the second in which it is over
+        assert all(1.9 <= gap <= 3.0 + late for gap in later), times
         assert await world.condition("a") == ("False", "SchedulerError", "not leader")
 
     play(story)
@@ -145,7 +156,7 @@ def test_binds_overlap_each_other_and_later_filters_but_filters_come_one_at_a_ti
                 await world.bound(name)
         assert running[1] == 3
         assert world.most_filters_at_once == 1
-        assert max(world.times("filter")) - min(world.times("filter")) < 2, "while binds take 3 s, filters go on"
+        assert max(world.times("filter")) - min(world.times("filter")) < 3, "while binds take 3 s, filters go on"
 
     play(story)
 

@@ -23,7 +23,7 @@ from tests.builders import a_device
 from .conftest import GPU, World, _on_real
 
 PODS_MADE = 4
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def spreading(name: str) -> dict[str, Any]:
