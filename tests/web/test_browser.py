@@ -112,6 +112,7 @@ async def test_the_slider_shows_a_moment_of_the_past_and_live_leads_back(browser
         await says(page, "#connection", "replay")
         past = await page.locator("#totals").text_content()
         assert past != now
+        await says(page, "#caveats", "when this registry began to watch them")
         assert await slider.get_attribute("aria-valuetext") != "now"
         await page.keyboard.press("PageUp")
         await page.keyboard.press("PageUp")
@@ -121,6 +122,7 @@ async def test_the_slider_shows_a_moment_of_the_past_and_live_leads_back(browser
         await page.click("#live")
         await says(page, "#connection", "live")
         assert await page.locator("#totals").text_content() == now
+        assert not await page.locator("#caveats").text_content()
 
 
 async def test_replay_plays_the_day_and_can_be_paused(browser: Browser, shown: Scene) -> None:

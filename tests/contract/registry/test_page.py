@@ -102,6 +102,27 @@ async def test_what_is_placed_is_shown_per_node_card_and_pod() -> None:
         assert [pod["name"] for card in detail["cards"] for pod in card["pods"]] == ["p1"]
 
 
+async def test_a_moment_of_the_past_has_the_devices_of_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(feed, "LOOK_ALONE_SECONDS", 0.0)
+    async with looking() as client:
+        await client.shown.add_node("n1", *CARDS[1])
+        before = await client.overview(lambda found: found["nodes"])
+        await client.shown.add_node("n2", *CARDS[1])
+        two = await client.overview(lambda found: len(found["nodes"]) == 2)
+        await client.shown.world.admin.patch(NODES, "n1", {"metadata": {"annotations": {keys.DEVICE_CORDON: "GPU-n1-01"}}})
+        await client.shown.world.admin.delete(NODES, "n2")
+        now = await client.overview(lambda found: [node["status"] for node in found["nodes"]] == ["cordoned"])
+        assert now["begins"] <= now["devicesSince"] <= before["now"]
+        for moment, statuses in ((before["now"], {"n1": "ok"}), (two["now"], {"n1": "ok", "n2": "ok"}), (now["now"], {"n1": "cordoned"})):
+            _, past = await client.get(f"v1/page/overview?at={moment}")
+            assert {node["name"]: node["status"] for node in past["nodes"]} == statuses
+        status, gone = await client.get(f"v1/page/nodes/n2?at={two['now']}")
+        assert (status, len(gone["cards"])) == (200, CARDS[1][2])
+        assert (await client.get(f"v1/page/nodes/n2?at={before['now']}"))[0] == 404
+        assert (await client.get("v1/page/nodes/n2"))[0] == 404
+
+
 async def test_a_pod_that_fits_nowhere_waits_with_its_reasons_until_it_is_gone() -> None:
     async with looking() as client:
         await client.shown.add_node("n1", *CARDS[1])

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from hami_protocol.devices import RegisteredDevice
 from hami_protocol.events import ContainerUsage, DeviceUsage, NodeUsage
 from hami_protocol.holdings import CardCharge
-from hami_registry.rules import EntryView
 from hami_registry.web import facts
-from hami_registry.web.facts import NodeAnnotations
+from hami_registry.web.facts import Group, NodeAnnotations
 from hami_registry.web.history import ALLOCATED, Span
 from tests.builders import a_device, a_ref
 
 PLAIN = NodeAnnotations()
 
 
-def a_group(*devices: RegisteredDevice, alive: bool = True) -> EntryView:
-    return EntryView(
-        node="n1",
-        device_type="nvidia",
-        alive=alive,
-        since=datetime(2026, 1, 1, tzinfo=UTC),
-        third_party=False,
-        generation=1,
-        devices=devices,
-    )
+def a_group(*devices: RegisteredDevice, alive: bool = True) -> Group:
+    return Group(device_type="nvidia", alive=alive, devices=devices)
 
 
 def a_span(name: str = "p1", uuid: str = "GPU-A", memory_mib: int = 6144, cores: int = 30) -> Span:

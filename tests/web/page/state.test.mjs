@@ -1,7 +1,7 @@
 // The page's state: what happens in, state out.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { concerns, initial, listed, nodesOf, reduce, totals } from "../../../services/registry/hami_registry/web/page/state.js";
+import { concerns, devicesOf, initial, listed, nodesOf, reduce, totals } from "../../../services/registry/hami_registry/web/page/state.js";
 
 const node = (name, more = {}) => ({
   name, status: "ok", models: ["A100"], cardCount: 2, memoryMib: 1000, bookedMemoryMib: 250, cores: 200, bookedCores: 20, podCount: 1, loads: [50, 0], ...more,
@@ -106,4 +106,12 @@ test("time goes on while nothing happens, and what is a day old can be looked at
   assert.equal(state.now, 130);
   assert.deepEqual(reduce(state, { type: "tick", now: 100000 }).begins, 100000 - 86400);
   assert.equal(reduce(initial(), { type: "tick", now: 100000 }).begins, 0);
+});
+
+test("a moment from before anybody watched the devices says from when on somebody did", () => {
+  const past = (time) => played({ type: "past", overview: overview([], { time, devicesSince: 50 }) });
+  assert.equal(devicesOf(past(49)), 50);
+  assert.equal(devicesOf(past(50)), null);
+  assert.equal(devicesOf(reduce(past(49), { type: "present" })), null);
+  assert.equal(devicesOf(initial()), null);
 });

@@ -7,7 +7,7 @@ registered no more is told of too, as ``gone``: nothing that is booked is hidden
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -16,7 +16,6 @@ from hami_protocol.cordon import cordoned
 from hami_protocol.devices import RegisteredDevice, VendorAssignment
 from hami_protocol.events import AllocationEvent, NodeUsage
 from hami_protocol.holdings import CardCharge, WaitingPod
-from hami_registry.rules import EntryView
 from hami_registry.web.history import Span
 
 MOST_MODELS: Final = 4
@@ -111,6 +110,8 @@ class Overview(_Fact, frozen=True, kw_only=True):
     now: float
     begins: float
     """How far back the moment may lie."""
+    devices_since: float
+    """From when on nodes and their devices are shown as they were; those of an earlier moment are shown as they were then."""
     nodes: tuple[NodeSummary, ...]
     waiting: tuple[WaitingPod, ...]
     """Now, even where the moment lies back."""
@@ -148,13 +149,21 @@ class CardHistory(_Fact, frozen=True, kw_only=True):
     spans: tuple[CardSpan, ...]
 
 
+class Group(NamedTuple):
+    """A node's devices of one type."""
+
+    device_type: str
+    alive: bool
+    devices: tuple[RegisteredDevice, ...]
+
+
 class NodeAnnotations(Struct, frozen=True, kw_only=True):
     """What a node's object says that its registration does not."""
 
     cordon: str = ""
 
 
-def summary(name: str, groups: Sequence[EntryView], spans: Iterable[Span], annotations: NodeAnnotations) -> NodeSummary:
+def summary(name: str, groups: Sequence[Group], spans: Iterable[Span], annotations: NodeAnnotations) -> NodeSummary:
     """One node in the list, with what ``spans`` hold of it."""
     held = list(spans)
     booked = _booked(held)
@@ -174,9 +183,7 @@ def summary(name: str, groups: Sequence[EntryView], spans: Iterable[Span], annot
     )
 
 
-def detail(
-    name: str, groups: Sequence[EntryView], spans: Iterable[Span], annotations: NodeAnnotations, usage: NodeUsage | None
-) -> NodeDetail:
+def detail(name: str, groups: Sequence[Group], spans: Iterable[Span], annotations: NodeAnnotations, usage: NodeUsage | None) -> NodeDetail:
     """One node with its cards, who holds them, and what was measured."""
     held = list(spans)
     listed = [(group.device_type, group.alive, device) for group in groups for device in group.devices]
@@ -217,7 +224,7 @@ def detail(
     return NodeDetail(name=name, status=_node_status(groups, annotations), cards=tuple(cards))
 
 
-def card_history(node: str, uuid: str, groups: Sequence[EntryView], spans: Iterable[Span], *, begins: float, now: float) -> CardHistory:
+def card_history(node: str, uuid: str, groups: Sequence[Group], spans: Iterable[Span], *, begins: float, now: float) -> CardHistory:
     """One card's last day, the oldest span first."""
     device = next((device for group in groups for device in group.devices if device.uuid == uuid), None)
     told = [
@@ -286,7 +293,7 @@ def _booked(spans: Iterable[Span]) -> dict[str, CardCharge]:
     return booked
 
 
-def _node_status(groups: Sequence[EntryView], annotations: NodeAnnotations) -> str:
+def _node_status(groups: Sequence[Group], annotations: NodeAnnotations) -> str:
     if not any(group.alive for group in groups):
         return AWAY
     if not all(group.alive and device.healthy for group in groups for device in group.devices):

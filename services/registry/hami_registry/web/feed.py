@@ -27,8 +27,9 @@ from hami_protocol.kubernetes import Node
 from hami_protocol.subjects import StreamSpec
 from hami_registry.rules import EntryView
 from hami_registry.web import facts
-from hami_registry.web.facts import CardHistory, LogLine, NodeAnnotations, NodeDetail, NodeSummary, Overview, Resources
+from hami_registry.web.facts import CardHistory, Group, LogLine, NodeAnnotations, NodeDetail, NodeSummary, Overview, Resources
 from hami_registry.web.history import History, Span
+from hami_registry.web.past_devices import GONE, Look, PastDevices
 from hami_registry.web.waiting import Waiting
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
 from hami_runtime.clock import Clock
@@ -38,6 +39,8 @@ log = structlog.get_logger()
 TELL_SECONDS: Final = 0.25
 LOOK_SECONDS: Final = 1.0
 """How often devices are looked at, while anybody listens."""
+LOOK_ALONE_SECONDS: Final = 10.0
+"""While nobody listens: who looks at the past sees it as exactly as that."""
 ASK_SECONDS: Final = 10.0
 ASK_ALONE_SECONDS: Final = 60.0
 """While nobody listens."""
@@ -72,7 +75,6 @@ class Change(Struct, frozen=True, kw_only=True, rename="camel"):
 
 Listener = asyncio.Queue["bytes | None"]
 """JSON of ``Change``; None where there is no more."""
-_Groups = dict[str, tuple[EntryView, ...]]
 
 
 class Feed:
@@ -104,12 +106,11 @@ class Feed:
         self._waiting = Waiting()
         self._usage: dict[str, NodeUsage] = {}
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
-        self._groups: _Groups = {}
+        self._looks: dict[str, Look] = {}
+        self._past = PastDevices()
         self._summaries: dict[str, NodeSummary] = {}
         self._looked_at = float("-inf")
         self._listeners: set[Listener] = set()
-        self._marks: dict[str, tuple[object, ...]] = {}
-        """What each node's summary was made of, besides what is held there."""
         self._told: dict[str, NodeSummary] = {}
         self._unsaid: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._waiting_changed = False
@@ -128,7 +129,8 @@ class Feed:
         return Overview(
             time=now if at is None else at,
             now=now,
-            begins=self._history.begins(now),
+            begins=self._begins(now),
+            devices_since=self._past.since(now),
             nodes=tuple(sorted(nodes, key=lambda node: node.name)),
             waiting=self._waiting.listed(),
             waiting_count=self._waiting.count,
@@ -138,28 +140,31 @@ class Feed:
         )
 
     def node(self, name: str, at: float | None = None) -> NodeDetail | None:
-        """One node now, or at a time in Unix seconds; None where there is no such node."""
+        """One node now, or at a time in Unix seconds; None where there is, or was, no such node."""
         self._look()
-        if name not in self._groups:
+        if at is None:
+            spans, look = list(self._history.now_on(name)), self._looks.get(name)
+        else:
+            spans, look = [span for span in self._history.at(at) if span.node == name], self._past.of(name, at)
+        if look is None and not spans:
             return None
-        spans = self._history.now_on(name) if at is None else [span for span in self._history.at(at) if span.node == name]
-        usage = self._usage.get(name) if at is None else None
-        return facts.detail(name, self._groups[name], spans, self._annotations(name), usage)
+        look = look or GONE
+        return facts.detail(name, look.groups, spans, look.annotations, self._usage.get(name) if at is None else None)
 
     def card(self, node: str, uuid: str) -> CardHistory | None:
         """One card's last day; None where nobody has heard of it."""
         self._look()
         now = self._now()
         spans = list(self._history.of_card(node, uuid))
-        groups = self._groups.get(node, ())
+        groups = (self._looks.get(node) or GONE).groups
         if not spans and not any(device.uuid == uuid for group in groups for device in group.devices):
             return None
-        return facts.card_history(node, uuid, groups, spans, begins=self._history.begins(now), now=now)
+        return facts.card_history(node, uuid, groups, spans, begins=self._begins(now), now=now)
 
     def span(self) -> tuple[float, float]:
         """How far back one can look, and now, in Unix seconds."""
         now = self._now()
-        return self._history.begins(now), now
+        return self._begins(now), now
 
     async def simulate(self, question: bytes) -> bytes:
         """What the scheduler answers to ``question``.
@@ -282,10 +287,11 @@ class Feed:
 
     async def _tell(self, stop: asyncio.Event) -> None:
         while not await sleep_until(stop, TELL_SECONDS):
-            if not self._listeners:
-                continue
             try:
-                self._say(self._change())
+                if self._listeners:
+                    self._say(self._change())
+                elif self._clock.monotonic() - self._looked_at >= LOOK_ALONE_SECONDS:
+                    self._look()
             except Exception:  # as above
                 log.exception("changes could not be told")
 
@@ -326,7 +332,7 @@ class Feed:
 
     def _see(self, nodes: frozenset[str]) -> None:
         """What is held on ``nodes`` has changed."""
-        for name in nodes & self._groups.keys():
+        for name in nodes & self._looks.keys():
             self._summaries[name] = self._summed(name, self._history.now_on(name))
 
     def _look(self) -> None:
@@ -335,32 +341,43 @@ class Feed:
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        groups: _Groups = dict.fromkeys(self._history.nodes(), ())
-        groups |= {name: tuple(group) for name, group in groupby(self._devices(), key=lambda view: view.node)}
-        marks = {
-            name: (self._annotations(name), *((view.device_type, view.alive, view.devices) for view in groups[name])) for name in groups
-        }
-        before, self._marks, self._groups = self._marks, marks, groups
-        self._summaries = {
-            name: self._summaries[name] if before.get(name) == mark else self._summed(name, self._history.now_on(name))
-            for name, mark in marks.items()
-        }
-        for name in self._usage.keys() - groups.keys():
+        groups: dict[str, tuple[Group, ...]] = dict.fromkeys(self._history.nodes(), ())
+        for name, views in groupby(self._devices(), key=lambda view: view.node):
+            groups[name] = tuple(Group(view.device_type, view.alive, view.devices) for view in views)
+        looks = {name: Look(group, self._annotations(name)) for name, group in groups.items()}
+        before, self._looks = self._looks, looks
+        summaries, utc = self._summaries, self._now()
+        self._summaries = {}
+        for name, look in looks.items():
+            same = before.get(name) == look
+            self._summaries[name] = summaries[name] if same else self._summed(name, self._history.now_on(name))
+            if not same:
+                self._past.see(name, look, utc)
+        for name in before.keys() - looks.keys():
+            self._past.see(name, GONE, utc)
+        self._past.forget(utc)
+        for name in self._usage.keys() - looks.keys():
             del self._usage[name]
 
     def _summed(self, name: str, spans: Iterable[Span]) -> NodeSummary:
-        return facts.summary(name, self._groups[name], spans, self._annotations(name))
+        look = self._looks[name]
+        return facts.summary(name, look.groups, spans, look.annotations)
 
     def _summed_at(self, time: float) -> list[NodeSummary]:
+        """All nodes as they were."""
         held: dict[str, list[Span]] = {}
         for span in self._history.at(time):
             held.setdefault(span.node, []).append(span)
-        return [self._summed(name, held.get(name, ())) for name in self._groups]
+        looks = dict.fromkeys(held, GONE) | self._past.at(time)
+        return [facts.summary(name, look.groups, held.get(name, ()), look.annotations) for name, look in looks.items()]
 
     def _annotations(self, name: str) -> NodeAnnotations:
         node = self._find_node(name)
         annotations: Mapping[str, str] = {} if node is None else node.metadata.annotations
         return NodeAnnotations(cordon=annotations.get(keys.DEVICE_CORDON, ""))
+
+    def _begins(self, now: float) -> float:
+        return self._history.begins(now, self._past.since(now))
 
     def _caveats(self) -> tuple[str, ...]:
         if not self._bus.connected:

@@ -69,9 +69,9 @@ class History:
         self._first: float | None = None
         self._forgotten = 0.0
 
-    def begins(self, now: float) -> float:
-        """The earliest time, in Unix seconds, of which ``at`` can tell; ``now`` where nothing has happened yet."""
-        first = now if self._first is None else min(self._first, now)
+    def begins(self, now: float, watched_since: float | None = None) -> float:
+        """The earliest time, in Unix seconds, of which ``at`` can tell: of the first event, or from when on it was watched."""
+        first = min(time for time in (self._first, watched_since, now) if time is not None)
         return max(first, now - KEPT_SECONDS, self._forgotten)
 
     def now_on(self, node: str) -> Iterable[Span]:

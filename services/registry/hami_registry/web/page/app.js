@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { NodeList } from "./node-list.js";
 import { question } from "./question.js";
 import { logView, simulationView, totalsView, waitingView } from "./side-view.js";
-import { concerns, initial, listed, nodesOf, reduce, totals } from "./state.js";
+import { concerns, devicesOf, initial, listed, nodesOf, reduce, totals } from "./state.js";
 import { moment } from "./words.js";
 
 const SETTLE_MILLISECONDS = 120;
@@ -58,7 +58,7 @@ function draw() {
   });
   when("log", [state.log], () => at("log").replaceChildren(...logView(state.log, state.now)));
   when("detail", [state.selected, state.detail, state.history], drawDetail);
-  when("caveats", [state.caveats], () => at("caveats").replaceChildren(...state.caveats.map((each) => h("p", {}, each))));
+  when("caveats", [state.caveats, devicesOf(state)], drawCaveats);
   when("resources", [state.resources], drawResources);
   when("connection", [state.connection, state.past], () => {
     at("connection").textContent = state.past ? "replay" : state.connection;
@@ -81,6 +81,12 @@ function drawDetail() {
   } else {
     body.replaceChildren(h("p", { class: "empty" }, "Reading …"));
   }
+}
+
+function drawCaveats() {
+  const since = devicesOf(state);
+  const shown = since && `Nodes and cards are shown as they were at ${moment(since, state.now)}, when this registry began to watch them; who held what is of this moment.`;
+  at("caveats").replaceChildren(...[...state.caveats, shown].filter(Boolean).map((each) => h("p", {}, each)));
 }
 
 function drawResources() {
@@ -146,7 +152,8 @@ async function readDetail() {
       happened({ type: "detail", detail });
     } catch (problem) {
       if (problem.status !== 404) throw problem;
-      happened({ type: "select", node: "" });
+      if (state.past) happened({ type: "detail", detail: { name: node, absent: true, cards: [] } });
+      else happened({ type: "select", node: "" });
     }
   });
 }

@@ -9,6 +9,7 @@ const MOST_ROWS = 200;
 
 /** The body of the details. `showHistory` is called with a card, or null to close its day. */
 export function detailView(detail, history, now, showHistory) {
+  if (detail.absent) return [h("p", { class: "empty" }, "It was not there at this moment.")];
   if (!detail.cards.length) return [h("p", { class: "empty" }, "This node has no cards.")];
   return detail.cards.map((card) => cardView(card, history?.uuid === card.uuid ? history : null, now, showHistory));
 }

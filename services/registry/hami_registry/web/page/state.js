@@ -9,7 +9,7 @@ const TROUBLE = { away: 0, unhealthy: 1, cordoned: 2, ok: 3 };
 export function initial() {
   return {
     live: new Map(),
-    past: null, // { at, nodes } while a moment of the past is looked at
+    past: null, // { at, nodes, devicesSince } while a moment of the past is looked at
     now: 0,
     begins: 0,
     waiting: [],
@@ -32,8 +32,8 @@ export function reduce(state, happened) {
     case "overview":
       return withOverview(state, happened.overview);
     case "past": {
-      const { time, nodes, now, begins } = happened.overview;
-      return { ...state, past: { at: time, nodes: byName(nodes) }, now, begins };
+      const { time, nodes, now, begins, devicesSince } = happened.overview;
+      return { ...state, past: { at: time, nodes: byName(nodes), devicesSince }, now, begins };
     }
     case "present":
       return { ...state, past: null };
@@ -61,6 +61,11 @@ export function reduce(state, happened) {
 /** The nodes of the moment that is looked at. */
 export function nodesOf(state) {
   return state.past ? state.past.nodes : state.live;
+}
+
+/** From when on it is known which devices there were, where the moment that is looked at lies before that; else null. */
+export function devicesOf(state) {
+  return state.past && state.past.at < state.past.devicesSince ? state.past.devicesSince : null;
 }
 
 /** Those that the search leaves, in the chosen order; ties end at the name. */
