@@ -68,8 +68,8 @@ bool charge_take(struct shim *shim, int row, uint64_t bytes)
 {
 	if (__builtin_expect(take(shim, row, bytes), 1))
 		return true;
-	/* Before it is refused: pools may have shrunk, and processes died. */
-	pool_resample(shim);
+	/* Before it is refused: pools may keep what nobody uses, and processes have died. */
+	pool_trim(shim, row);
 	shim_reap(shim);
 	if (take(shim, row, bytes))
 		return true;

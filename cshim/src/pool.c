@@ -55,6 +55,42 @@ void pool_resample(struct shim *shim)
 			pool_settle(shim, &shim->pools[i], 0);
 }
 
+/* Not while somebody is promised a part of it, who would then make the pool grow again. */
+static bool trim_begin(struct pool *pool, int row)
+{
+	bool begun;
+
+	spin_take(&pool->lock);
+	begun = atomic_load(&pool->handle) != 0 && !pool->destroyed && pool->row == row && !pool->trimming &&
+		pool->promised_bytes == 0;
+	pool->trimming |= begun;
+	spin_give(&pool->lock);
+	return begun;
+}
+
+static void trim_end(struct pool *pool)
+{
+	spin_take(&pool->lock);
+	pool->trimming = false;
+	pool->version++;
+	spin_give(&pool->lock);
+}
+
+void pool_trim(struct shim *shim, int row)
+{
+	const uint32_t used = atomic_load(&shim->pools_used);
+
+	for (uint32_t i = 0; driver.cuMemPoolTrimTo != NULL && i < used && i < POOLS; i++) {
+		struct pool *pool = &shim->pools[i];
+
+		if (!trim_begin(pool, row))
+			continue;
+		(void)driver.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)atomic_load(&pool->handle), 0);
+		trim_end(pool);
+	}
+	pool_resample(shim);
+}
+
 void pool_freed(struct shim *shim, uint32_t number, uint64_t bytes)
 {
 	struct pool *pool = &shim->pools[number];
@@ -126,9 +162,42 @@ static CUmemoryPool current_pool(CUstream stream)
 
 struct pool_charge {
 	struct charge charge;
-	struct pool *pool; /* NULL: one that we do not follow, since there are so many, and the allocation is charged
-			      alone */
+	struct pool
+		*pool; /* NULL: one that we do not follow, since there are so many; the allocation is charged alone */
+	uint64_t promised_bytes;
 };
+
+/* Whether the pool has `bytes` free, which are then this allocation's: it need not grow. */
+static bool pool_promises(struct pool *pool, uint64_t bytes)
+{
+	for (int i = 0; i < SAMPLE_TRIES; i++) {
+		const uint64_t version = __atomic_load_n(&pool->version, __ATOMIC_ACQUIRE);
+		const uint64_t held = pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+		const uint64_t used = pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+		bool current, promised;
+
+		spin_take(&pool->lock);
+		current = pool->version == version; /* else others have allocated since it was looked at */
+		promised =
+			current && !pool->trimming && quota_admits(quota_add(used, pool->promised_bytes), bytes, held);
+		pool->promised_bytes += promised ? bytes : 0;
+		spin_give(&pool->lock);
+		if (current)
+			return promised;
+	}
+	return false;
+}
+
+/* The allocation is over, one way or the other. */
+static void pool_promise_ends(struct pool_charge *taking)
+{
+	struct pool *pool = taking->pool;
+
+	spin_take(&pool->lock);
+	pool->promised_bytes -= taking->promised_bytes;
+	pool->version++; /* what others saw of the pool before is no longer so */
+	spin_give(&pool->lock);
+}
 
 static bool pool_begin(struct pool_charge *taking, CUmemoryPool handle, CUstream stream, uint64_t bytes)
 {
@@ -143,14 +212,15 @@ static bool pool_begin(struct pool_charge *taking, CUmemoryPool handle, CUstream
 		if (taking->pool == NULL && handle != NULL && row >= 0)
 			taking->pool = pool_add(shim, handle, row);
 	}
-	if (taking->pool != NULL) {
-		const uint64_t held = pool_attribute(taking->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-		const uint64_t used = pool_attribute(taking->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-
-		if (quota_admits(used, bytes, held))
-			ask = 0; /* the pool has room: it need not grow */
+	if (taking->pool != NULL && pool_promises(taking->pool, bytes)) {
+		taking->promised_bytes = bytes;
+		ask = 0;
 	}
-	return charge_begin_on(&taking->charge, shim, row, ask);
+	if (charge_begin_on(&taking->charge, shim, row, ask))
+		return true;
+	if (taking->pool != NULL)
+		pool_promise_ends(taking);
+	return false;
 }
 
 static CUresult pool_end(struct pool_charge *taking, CUresult result, const CUdeviceptr *dptr, uint64_t bytes)
@@ -175,6 +245,7 @@ static CUresult pool_end(struct pool_charge *taking, CUresult result, const CUde
 		if (!table_put(&shim->pointers, &entry))
 			log_line(LOG_ERROR, "no memory to remember an allocation of a pool");
 	}
+	pool_promise_ends(taking);
 	pool_settle(shim, pool, charge->bytes);
 	return result;
 }

@@ -10,6 +10,9 @@
 /* Bring the charges of all pools to what they hold now. */
 void pool_resample(struct shim *shim);
 
+/* The same, after what the pools of a row keep and nobody uses was given back: before anything there is refused. */
+void pool_trim(struct shim *shim, int row);
+
 /* `bytes` that came from pool `number` were freed. */
 void pool_freed(struct shim *shim, uint32_t number, uint64_t bytes);
 

@@ -187,6 +187,24 @@ static void a_pool_with_a_threshold_stays_charged_until_it_is_trimmed(void)
 	check_exact(0);
 }
 
+static void what_a_pool_keeps_and_nobody_uses_is_room(void)
+{
+	cuuint64_t threshold = GIB;
+	CUdeviceptr a, b;
+	CUmemoryPool pool;
+
+	begin(GIB);
+	CHECK_EQUAL(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAllocAsync(&a, 200 * MIB, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAllocAsync(&b, 800 * MIB, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemFreeAsync(b, NULL), CUDA_SUCCESS);
+	check_exact(1000 * MIB);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, 900 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemAlloc_v2(&b, 824 * MIB), CUDA_SUCCESS);
+	check_exact(GIB);
+}
+
 static void unmapped_blocks_live_until_handle_and_mappings_are_gone(void)
 {
 	const CUmemAllocationProp prop = on_device(0);
@@ -597,6 +615,7 @@ int main(int argc, char **argv)
 		TEST(what_a_pool_gave_back_is_room_for_others),
 		TEST(a_destroyed_pool_is_charged_until_it_is_empty),
 		TEST(a_pool_with_a_threshold_stays_charged_until_it_is_trimmed),
+		TEST(what_a_pool_keeps_and_nobody_uses_is_room),
 		TEST(unmapped_blocks_live_until_handle_and_mappings_are_gone),
 		TEST(a_retained_handle_keeps_its_block),
 		TEST(memory_of_the_host_is_not_charged),

@@ -265,6 +265,60 @@ static void a_block_that_is_mapped_while_it_is_released_stays_charged(void)
 	CHECK_EQUAL(pthread_join(thread, NULL), 0);
 }
 
+enum { POOL_ROUNDS = 1000, POOL_THREADS = 3 };
+
+static pthread_barrier_t pool_barrier;
+static _Atomic int pool_winners;
+
+static void fill_the_pool(void)
+{
+	CUdeviceptr a;
+
+	CHECK_EQUAL(cuMemAllocAsync(&a, GIB, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemFreeAsync(a, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(fakeUsedBytes(0), GIB);
+}
+
+static void *take_from_the_pool(void *unused)
+{
+	rig_context(0);
+	for (int i = 0; i < POOL_ROUNDS; i++) {
+		CUdeviceptr a = 0;
+
+		if (pthread_barrier_wait(&pool_barrier) == PTHREAD_BARRIER_SERIAL_THREAD)
+			fill_the_pool();
+		pthread_barrier_wait(&pool_barrier);
+		if (cuMemAllocAsync(&a, 600 * MIB, NULL) == CUDA_SUCCESS)
+			atomic_fetch_add(&pool_winners, 1);
+		pthread_barrier_wait(&pool_barrier);
+		CHECK_EQUAL(atomic_load(&pool_winners), i + 1);
+		CHECK(fakeUsedBytes(0) <= GIB);
+		pthread_barrier_wait(&pool_barrier);
+		if (a != 0)
+			CHECK_EQUAL(cuMemFreeAsync(a, NULL), CUDA_SUCCESS);
+	}
+	return unused;
+}
+
+/* A pool that keeps all that the share has: what is free of it is promised once. */
+static void threads_that_race_for_what_a_pool_has_free_do_not_make_it_grow(void)
+{
+	pthread_t threads[POOL_THREADS];
+	cuuint64_t threshold = GIB;
+	CUmemoryPool pool;
+
+	(void)rig_one(GIB, 100);
+	rig_context(0);
+	CHECK_EQUAL(cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
+	CHECK_EQUAL(pthread_barrier_init(&pool_barrier, NULL, POOL_THREADS), 0);
+	for (int i = 0; i < POOL_THREADS; i++)
+		CHECK_EQUAL(pthread_create(&threads[i], NULL, take_from_the_pool, NULL), 0);
+	for (int i = 0; i < POOL_THREADS; i++)
+		CHECK_EQUAL(pthread_join(threads[i], NULL), 0);
+	CHECK_EQUAL(rig_charged(0), fakeUsedBytes(0));
+}
+
 static void *sleep_a_minute(void *unused)
 {
 	sleep(60);
@@ -416,6 +470,7 @@ int main(int argc, char **argv)
 		TEST(a_program_without_cuda_after_exec_holds_nothing),
 		TEST(threads_leave_an_exact_count),
 		TEST(a_block_that_is_mapped_while_it_is_released_stays_charged),
+		TEST(threads_that_race_for_what_a_pool_has_free_do_not_make_it_grow),
 		TEST(a_zombie_with_living_threads_is_alive),
 		TEST(closing_every_descriptor_changes_nothing),
 		TEST(no_descriptor_and_no_signal_handler_is_left),
