@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from hami_node_agent.region import Owner
 
-_INITIAL_NAMESPACE: Final = 0xEFFFFFFC
+INITIAL_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of the host's own pid namespace (Linux, PROC_PID_INIT_INO)."""
 _CONTAINER_ID: Final = re.compile(r"[0-9a-f]{64}")
 _POD_UID: Final = re.compile(r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}")
@@ -49,12 +49,15 @@ class NoProcesses:
 class ProcProcesses:
     """Read from ``/proc``."""
 
-    def __init__(self, root: Path = Path("/proc")) -> None:
+    def __init__(self, root: Path = Path("/proc"), *, own_namespace: int | None = None) -> None:
         self._root = root
+        self._own_namespace = self._read_namespace() if own_namespace is None else own_namespace
+
+    def _read_namespace(self) -> int:
         try:
-            self._own_namespace = (root / "self/ns/pid").stat().st_ino
+            return (self._root / "self/ns/pid").stat().st_ino
         except OSError:
-            self._own_namespace = 0
+            return 0
 
     def gone(self, owners: Collection[Owner]) -> frozenset[Owner]:
         """See ``HostProcesses``. Judged are processes of the agent's own pid namespace, and from the host's own those of every other."""
@@ -66,8 +69,8 @@ class ProcProcesses:
                     ended.add(owner)
             elif owner.namespace:
                 nested.append(owner)
-        if nested and self._own_namespace == _INITIAL_NAMESPACE:
-            alive = frozenset(self._alive())
+        if nested and self._own_namespace == INITIAL_NAMESPACE:
+            alive = frozenset(self._alive(frozenset(owner.started_ticks for owner in nested)))
             ended.update(owner for owner in nested if (owner.pid, owner.started_ticks) not in alive)
         return frozenset(ended)
 
@@ -77,14 +80,14 @@ class ProcProcesses:
         uid, container = _POD_UID.search(groups), _CONTAINER_ID.findall(groups)
         return uid.group().replace("_", "-") if uid else "", container[-1] if container else ""
 
-    def _alive(self) -> Iterator[tuple[int, int]]:
-        """Of every process, its pid in each namespace that it is in, and when it started."""
+    def _alive(self, started_ticks: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Of every process that started at one of these moments, its pid in each namespace that it is in, and the moment."""
         for entry in self._root.iterdir():
-            if not entry.name.isdigit():
+            started = self._started_ticks(entry.name) if entry.name.isdigit() else None
+            if started is None or started not in started_ticks:
                 continue
-            started = self._started_ticks(entry.name)
             for line in self._text(f"{entry.name}/status").splitlines():
-                if line.startswith("NSpid:") and started is not None:
+                if line.startswith("NSpid:"):
                     yield from ((int(pid), started) for pid in line.split()[1:])
 
     def _started_ticks(self, pid: str) -> int | None:

@@ -7,7 +7,7 @@ words; use goes to the bus (``HAMI_USAGE``), and ``metrics`` shows it. An error 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -124,20 +124,27 @@ class Monitor:
         """Look once, and do what follows."""
         self._cards = await self._read_cards()
         counted = self._counted()
-        self._watched = {
-            name: watched
+        found = [
+            (name, watched, grant)
             for pod in self._pods.live.values()
             for name, watched in self._containers_of(pod)
-            if self._look_at(name, watched, counted)
-        }
+            if (grant := self._grant(name)) is not None
+        ]
+        gone = self._gone((name, grant) for name, _, grant in found)
+        for name, watched, grant in found:
+            self._look_at(watched, self._measured(name, grant, gone, counted.get((watched.pod.uid, watched.container_id), {})))
+        self._watched = {name: watched for name, watched, _ in found}
         self._take_turns()
         await self._say()
 
     def measured(self, uid: str, container: str) -> Measured | None:
         """The newest look at one container, taken now; None where it has no grant file."""
         name = folder_name(uid, container)
-        watched = self._watched.get(name)
-        return self._read(name, self._counted().get((uid, watched.container_id if watched else ""), {}))
+        watched, grant = self._watched.get(name), self._grant(name)
+        if grant is None:
+            return None
+        counted = self._counted().get((uid, watched.container_id if watched else ""), {})
+        return self._measured(name, grant, self._gone([(name, grant)]), counted)
 
     # Reading
 
@@ -178,51 +185,54 @@ class Monitor:
             watched.container_id = ids.get(placed.container.name, "")
             yield name, watched
 
-    def _look_at(self, name: str, watched: Watched, counted: dict[tuple[str, str], dict[str, Counted]]) -> bool:
-        """Whether there is a grant to hold the container to."""
-        measured = self._read(name, counted.get((watched.pod.uid, watched.container_id), {}))
-        if measured is None:
-            return False
-        now = self._clock.monotonic()
-        self._follow_activity(watched, measured.region or Region(devices=()), now)
+    def _look_at(self, watched: Watched, measured: Measured) -> None:
+        self._follow_activity(watched, measured, self._clock.monotonic())
         watched.readings = [*watched.readings, measured][-usage.OVERHEAD_READINGS :]
         reason = usage.unenforced(measured)
         if reason and not watched.unenforced:
             log.warning("container is not held to its share", pod=str(watched.pod), container=watched.container, reason=reason)
             self._recorder.record(watched.pod, "Warning", "ShareUnenforced", f"container {watched.container}: {reason}")
         watched.unenforced = reason
-        return True
 
-    def _read(self, name: str, counted: dict[str, Counted]) -> Measured | None:
+    def _grant(self, name: str) -> Grant | None:
+        """What the container is held to; None where nothing can be read."""
         content = self._files.read(self._paths.grant(name))
         if content is None:
             return None
         try:
-            grant = grant_file.decode(content, torn=True)  # mended by whoever changes it next
+            return grant_file.decode(content, torn=True)  # mended by whoever changes it next
         except GrantError as exc:
             log.warning("grant file cannot be read", name=name, reason=str(exc))
             return None
-        region, damage = self._region(name, grant)
+
+    def _gone(self, containers: Iterable[tuple[str, Grant]]) -> frozenset[Owner]:
+        """Which processes that hold a slot have ended: asked once for all containers, since the answer is a walk through ``/proc``."""
+        return self._processes.gone({owner for name, grant in containers for owner in regions.owners(self._region(name, grant) or b"")})
+
+    def _region(self, name: str, grant: Grant) -> bytes | None:
+        return self._files.peek(self._paths.region(name, grant.region_path), limit_bytes=regions.READ_BYTES)
+
+    def _measured(self, name: str, grant: Grant, gone: frozenset[Owner], counted: dict[str, Counted]) -> Measured:
+        data, damage = self._region(name, grant), ""
+        region: Region | None = None
+        try:
+            region = regions.decode(data, gone=gone) if data is not None else None
+        except RegionError as exc:
+            damage = f"its region cannot be read: {exc}"
         return Measured(grant=grant, region=region, damage=damage, counted=counted)
 
-    def _region(self, name: str, grant: Grant) -> tuple[Region | None, str]:
-        data = self._files.peek(self._paths.region(name, grant.region_path), limit_bytes=regions.READ_BYTES)
-        if data is None:
-            return None, ""
-        try:
-            return regions.decode(data, gone=self._processes.gone(regions.owners(data))), ""
-        except RegionError as exc:
-            return None, f"its region cannot be read: {exc}"
-
     @staticmethod
-    def _follow_activity(watched: Watched, region: Region, now: float) -> None:
-        first = not watched.readings
+    def _follow_activity(watched: Watched, measured: Measured, now: float) -> None:
+        first, region = not watched.readings, measured.region or Region(devices=())
         watched.active = not first and any(count > watched.launches.get(owner, 0) for owner, count in region.launches.items())
         watched.launches = region.launches
         if watched.active:
             watched.active_at = now
         seconds = now - watched.looked_at
+        granted = {device.uuid for device in measured.grant.devices}  # a region may name any others, and others at each look
         for device in region.devices:
+            if device.uuid not in granted:
+                continue
             before = watched.busy_ns.get(device.uuid, device.busy_ns)
             share = (device.busy_ns - before) / (seconds * 1e9) if seconds > 0 and not first else 0.0
             watched.sm_percent[device.uuid] = round(100 * min(max(share, 0.0), 1.0)) if device.sm_percent is None else device.sm_percent

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_node_agent.host_processes import ProcProcesses
+from hami_node_agent.host_processes import INITIAL_NAMESPACE, ProcProcesses
 from hami_node_agent.hostfiles import HostFiles, MemoryFiles, RealFiles
 from hami_node_agent.region import Owner
 
@@ -31,6 +31,21 @@ def test_a_process_is_gone_once_it_has_ended_and_a_reused_pid_is_another_process
 def test_a_process_of_a_namespace_that_cannot_be_seen_is_not_declared_gone(tmp_path: Path) -> None:
     elsewhere = Owner(pid=4, started_ticks=1, namespace=12345)
     assert ProcProcesses(tmp_path).gone([elsewhere]) == frozenset()
+
+
+def process(root: Path, pid: int, *, started_ticks: int, pids: str) -> None:
+    """A process as ``/proc`` shows it, with its pids in each namespace that it is in."""
+    (root / str(pid)).mkdir()
+    (root / str(pid) / "stat").write_text(f"{pid} (a name) S" + " 0" * 18 + f" {started_ticks} 0 0\n")
+    (root / str(pid) / "status").write_text(f"Name:\ta name\nNSpid:\t{pids}\n")
+
+
+def test_the_host_knows_the_processes_of_every_container_by_pid_and_start(tmp_path: Path) -> None:
+    process(tmp_path, 900, started_ticks=50, pids="900 4")
+    process(tmp_path, 901, started_ticks=60, pids="901 5")
+    (tmp_path / "uptime").write_text("1 1")
+    alive, reused, ended = (Owner(pid=pid, started_ticks=ticks, namespace=7) for pid, ticks in ((4, 50), (5, 50), (6, 60)))
+    assert ProcProcesses(tmp_path, own_namespace=INITIAL_NAMESPACE).gone([alive, reused, ended]) == {reused, ended}
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,20 @@ def test_a_region_that_its_tenant_damaged_hides_nothing_of_the_others() -> None:
     play(scenario)
 
 
+def test_cards_that_only_the_tenant_names_are_not_remembered() -> None:
+    async def scenario(world: World) -> None:
+        name = await running(world, await world.pod("p", main=[("GPU-a", 1000, 30)]))
+        for look in range(5):
+            use(world, name, 300, uuid=f"GPU-of-look-{look}")
+            await world.agent.monitor.look()
+        use(world, name, 300)
+        await world.agent.monitor.look()
+        (watched,) = world.agent.monitor.containers.values()
+        assert set(watched.busy_ns) | set(watched.sm_percent) == {"GPU-a"}
+
+    play(scenario)
+
+
 def test_a_lone_container_has_the_card_and_two_that_are_active_are_held_to_their_shares() -> None:
     async def scenario(world: World) -> None:
         one = await running(world, await world.pod("one", main=[("GPU-a", 1000, 30)]))
