@@ -79,13 +79,16 @@ print(json.dumps({{"held_mib": {PIECE_MIB} * len(held)}}), flush=True)
 sys.stdin.readline()
 """
 WORK = """
-import json, sys, time, torch
+import itertools, json, sys, time, torch
 a = torch.randn(2048, 2048, device="cuda")
 def once():
     for _ in range(20): torch.mm(a, a)
+def shapes():
+    for _ in range(20): torch.mm(a[:1024 + next(sizes) % 1024], a)
 def replay():
     graph.replay()
-run = once
+sizes = itertools.count()
+run = shapes if "shapes" in sys.argv else once
 for _ in range(5): once()
 torch.cuda.synchronize()
 if "graph" in sys.argv:
@@ -221,12 +224,18 @@ def smi(container: Container) -> Any:
 def measure_compute(new: Callable[..., Container]) -> dict[str, Any]:
     """Throughput with and without the shim, and under compute shares, alone and against a neighbour."""
     (bare,) = per_second([Run(WORK)])
+    (bare_shapes,) = per_second([Run(WORK, None, "shapes")])  # a thousand sizes, each a kernel of its own
     (free,) = per_second([new("free").run(WORK)])
     report: dict[str, Any] = {"without_per_second": bare, "with_per_second": free, "with_percent": percent(free, bare), "shares": {}}
     for share in SHARES:
         (plain,) = per_second([new(f"share{share}", sm_percent=share).run(WORK)])
         (graph,) = per_second([new(f"graph{share}", sm_percent=share).run(WORK, "graph")])
-        report["shares"][share] = {"kernels": percent(plain, bare), "graphs": percent(graph, bare)}
+        (shapes,) = per_second([new(f"shapes{share}", sm_percent=share).run(WORK, "shapes")])
+        report["shares"][share] = {
+            "kernels": percent(plain, bare),
+            "graphs": percent(graph, bare),
+            "shapes": percent(shapes, bare_shapes),
+        }
     pair = new("pair", sm_percent=50)
     report["two_processes_of_50"] = [percent(one, bare) for one in per_second([pair.run(WORK), pair.run(WORK)])]
     neighbours = [new("seventy", sm_percent=70).run(WORK), new("thirty", sm_percent=30).run(WORK)]
