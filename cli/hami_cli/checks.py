@@ -59,14 +59,15 @@ def unknown(what: str, detail: str, remedy: str = "") -> Check:
     return Check(what=what, outcome=Outcome.UNKNOWN, detail=detail, remedy=remedy)
 
 
-def rights(allowed: Mapping[ResourceAccess, bool]) -> Iterator[Check]:
+def rights(allowed: Mapping[ResourceAccess, bool], needed: Mapping[ResourceAccess, str]) -> Iterator[Check]:
     """What the user of this command line may not do, and what does not work because of it."""
-    denied = [(access, NEEDED[access]) for access, may in allowed.items() if not may]
+    denied = [(access, needed[access]) for access, may in allowed.items() if not may]
     if not denied:
         yield ok("rights", "you may do all that these commands need")
     for access, purpose in denied:
-        remedy = f"have a role bound that allows {access.verb} on {access.resource}"
-        yield warning("rights", f"you may not {access.verb} {access.resource}: {purpose}", remedy)
+        what = f"{access.resource}/{access.subresource} {access.name}" if access.subresource else access.resource
+        remedy = f"have a role bound that allows {access.verb} on {what}, as the roles hami-reader do to those who only look"
+        yield warning("rights", f"you may not {access.verb} {what}: {purpose}", remedy)
 
 
 NEEDED: Final[dict[ResourceAccess, str]] = {
@@ -76,6 +77,19 @@ NEEDED: Final[dict[ResourceAccess, str]] = {
     ResourceAccess(verb="patch", resource="nodes"): "cordon and uncordon do not work",
 }
 """What the commands do, and what is lost where that is not allowed."""
+
+
+def proxied(namespace: str) -> dict[ResourceAccess, str]:
+    """The same of who reaches our services through the API server."""
+
+    def access(verb: str, service: str) -> ResourceAccess:
+        return ResourceAccess(verb=verb, resource="services", subresource="proxy", namespace=namespace, name=f"https:{service}:api")
+
+    return {
+        access("get", "hami-registry"): "events and trace do not work, and top, report and diagnose see less",
+        access("get", "hami-scheduler"): "explain does not work",
+        access("create", "hami-scheduler"): "simulate and resize do not work",
+    }
 
 
 def webhooks(configurations: Iterable[dict[str, Any]], now: datetime) -> Iterator[Check]:

@@ -459,6 +459,18 @@ _RUNNING: Final[tuple[Sign, ...]] = (
         general=True,
     ),
     _sign(
+        r"FailedCreatePodSandBox|failed to create pod sandbox",
+        "the node cannot make the pod's sandbox",
+        "look at the node's network plugin and at its runtime: the message says which of them fails",
+        "kubectl describe node {node}",
+    ),
+    _sign(
+        r"^Unhealthy: (Liveness|Readiness|Startup) probe",
+        "a probe of the container fails",
+        "see whether the program answers where the probe asks, and whether it is given the time",
+        _DESCRIBE,
+    ),
+    _sign(
         r"FailedMount|FailedAttachVolume|MountVolume",
         "a volume cannot be mounted",
         "look at the claim and at what the message names",

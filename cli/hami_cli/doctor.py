@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -117,8 +117,9 @@ async def _examine(where: live.Where, scheduler: ask.Service, scheduler_config: 
             remedy = "see that KUBECONFIG and --context are those of the cluster, and that you may list nodes"
             return [checks.failed("API server", f"{cluster.server}: {exc}", remedy)]
         nodes = [node.metadata.name for node in listed]
+        needed = checks.NEEDED | ({} if where.nats_url else checks.proxied(namespace))
         found.append(checks.ok("API server", f"{cluster.server} answers; {len(nodes)} nodes"))
-        found.extend(await _guarded("rights", lambda: _rights(cluster)))
+        found.extend(await _guarded("rights", lambda: _rights(cluster, needed)))
         live.progress("asking what the services may do")
         found.extend(await _guarded("rights of services", lambda: _service_rights(cluster, namespace)))
         found.extend(await _guarded("webhooks", lambda: _webhooks(cluster)))
@@ -152,15 +153,15 @@ async def _guarded(what: str, look: Callable[[], Any]) -> list[Check]:
     return answer
 
 
-async def _rights(cluster: Cluster) -> list[Check]:
+async def _rights(cluster: Cluster, needed: Mapping[ResourceAccess, str]) -> list[Check]:
     async def may(access: ResourceAccess) -> bool:
-        attributes = {"verb": access.verb, "resource": access.resource, "group": access.group}
+        attributes = {key: value for key, value in msgspec.structs.asdict(access).items() if value}
         body = {"spec": {"resourceAttributes": attributes}}
         review = await cluster.create(OWN_RIGHTS, body)
         return bool((review.get("status") or {}).get("allowed"))
 
-    answers = await asyncio.gather(*(may(access) for access in checks.NEEDED))
-    return list(checks.rights(dict(zip(checks.NEEDED, answers, strict=True))))
+    answers = await asyncio.gather(*(may(access) for access in needed))
+    return list(checks.rights(dict(zip(needed, answers, strict=True)), needed))
 
 
 async def _service_rights(cluster: Cluster, namespace: str) -> list[Check]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from hami_cli import ask
+from hami_cli import ask, live
 from hami_cli.exits import USAGE, run
 from hami_cli.output import Format, OutputOption, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
@@ -43,6 +43,7 @@ def resize(
         typer.echo("hami resize: nothing was asked for; accepted: --memory-mib, --cores, or both", err=True)
         raise SystemExit(USAGE)
     wish: dict[str, Any] = {"namespace": namespace, "pod": pod, "container": container, "memoryMib": memory_mib, "cores": cores}
+    live.progress("booking, and waiting for the node's agent")
     content = run("resize", ask.post(ask.scheduler(url, token, kubeconfig, context), "/v1/resize", msgspec.json.encode(wish)))
     answer = msgspec.json.decode(content, type=dict[str, Any])
     show(answer, output, lambda: text(answer))

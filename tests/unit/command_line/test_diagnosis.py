@@ -149,6 +149,22 @@ def test_why_a_pod_never_came_to_be_is_in_its_controllers_events(message: str, c
 
 
 @pytest.mark.parametrize(
+    ("reason", "message", "cause"),
+    [
+        ("FailedCreatePodSandBox", "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network", "sandbox"),
+        ("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503", "a probe"),
+        ("FailedMount", 'MountVolume.SetUp failed for volume "v" : configmap "never-was" not found', "mounted"),
+    ],
+)
+def test_what_kubelet_says_of_a_pod_that_does_not_start(reason: str, message: str, cause: str) -> None:
+    pod = a_pod(node_name="n1")
+    event = {"type": "Warning", "reason": reason, "message": message, "involvedObject": {"uid": pod.metadata.uid}}
+    (finding,) = diagnose(Evidence(namespace="default", name="p1", pod=pod, events=(event,))).findings
+    assert cause in finding.cause
+    assert finding.read_from == f"event {reason}"
+
+
+@pytest.mark.parametrize(
     ("status", "annotations", "cause"),
     [
         (

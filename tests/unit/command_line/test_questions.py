@@ -228,5 +228,9 @@ def test_agents_that_are_away_streams_that_are_missing_and_rights_that_are_denie
     assert [(check.what, check.outcome) for check in found] == [("agent on n2", Outcome.FAILED), ("agents", Outcome.OK)]
     assert next(iter(checks.agents(Inventory(time=TIME, nodes=()), ["n1"]))).outcome is Outcome.FAILED
     assert next(iter(checks.streams({"A": True, "B": False}))).detail == "B: not there"
-    denied = next(iter(checks.rights({access: access.verb != "patch" for access in checks.NEEDED})))
+    denied = next(iter(checks.rights({access: access.verb != "patch" for access in checks.NEEDED}, checks.NEEDED)))
     assert "patch nodes: cordon" in denied.detail
+    proxied = checks.proxied("gpu")
+    told = [check.detail for check in checks.rights(dict.fromkeys(proxied, False), proxied)]
+    assert told[0] == "you may not get services/proxy https:hami-registry:api: " + proxied[next(iter(proxied))]
+    assert len(told) == 3
