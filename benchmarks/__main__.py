@@ -18,6 +18,7 @@ RUNS: Final = (
     ("node_patches",),
     ("admission",),
     ("bind_to_subscriber",),
+    ("pod_cost",),
     ("placement", "--mode", "cdi"),
     ("placement", "--mode", "envvar"),
     ("packing",),

@@ -52,7 +52,7 @@ def main() -> None:
         sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(call(url, authority, int(at_once), options.reviews))))
         return
     with Path(os.devnull).open("w") as nowhere:  # lines are written, as in the service, but nobody reads them
-        logs.configure("info", "webhook", stream=nowhere)
+        logs.configure("info", "webhook", stream=nowhere, for_good=True)
         report(options)
 
 

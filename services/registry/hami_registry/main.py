@@ -28,7 +28,7 @@ ABOUT = "Keeps nodes' records, handshakes and liveness, and writes how grants we
 def main() -> None:
     """Run the process until it is told to stop."""
     settings = from_command_line(Settings, program="hami-registry", about=ABOUT)
-    logs.configure(settings.log_level, "registry")
+    logs.configure(settings.log_level, "registry", for_good=True)
     lifecycle.run(run(settings))
 
 

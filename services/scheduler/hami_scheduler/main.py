@@ -37,7 +37,7 @@ ABOUT = "Decides which node and devices a pod gets: kube-scheduler's extender, a
 def main() -> None:
     """Run ``hami-scheduler``."""
     settings = process_settings.from_command_line(Settings, program="hami-scheduler", about=ABOUT)
-    logs.configure(settings.log_level, "scheduler")
+    logs.configure(settings.log_level, "scheduler", for_good=True)
     try:
         lifecycle.run(run(settings))
     except (ConfigError, OSError) as exc:

@@ -30,7 +30,7 @@ ABOUT = "Admits pods that ask for devices: sets their scheduler and defaults, re
 def main() -> None:
     """Run the process until it is told to stop."""
     settings = from_command_line(Settings, program="hami-webhook", about=ABOUT)
-    logs.configure(settings.log_level, "webhook")
+    logs.configure(settings.log_level, "webhook", for_good=True)
     lifecycle.run(run(settings))
 
 

@@ -24,6 +24,14 @@ def test_two_services_in_one_process_do_not_meet() -> None:
     assert 'hami_pods_placed_total{node="n1"} 5.0' in registry.prometheus_text().decode()
 
 
+def test_counters_of_one_name_count_together_whatever_the_order_of_labels() -> None:
+    telemetry = Telemetry("scheduler")
+    telemetry.counter("hami_calls", "calls").add(1, {"verb": "get", "code": "200"})
+    telemetry.counter("hami_calls", "calls").add(2, {"code": "200", "verb": "get"})
+    lines = [line for line in telemetry.prometheus_text().decode().splitlines() if line.startswith("hami_calls")]
+    assert lines == ['hami_calls_total{code="200",verb="get"} 3.0']
+
+
 def test_gauges_are_asked_when_somebody_looks() -> None:
     telemetry = Telemetry("scheduler")
     waiting = [1]
@@ -124,6 +132,42 @@ def test_log_lines_are_json_with_service_and_trace() -> None:
     assert (first["event"], first["memory_mib"], first["service"], first["level"]) == ("share placed", 4096, "scheduler", "info")
     assert first["trace_id"] == PARENT.split("-")[1]
     assert (second["event"], second["logger"], second["service"]) == ("lost 3", "aiohttp", "scheduler")
+
+
+@pytest.mark.usefixtures("_restored_logging")
+def test_a_line_names_the_module_that_asked_for_the_logger_and_tells_what_only_json_of_old_can() -> None:
+    out = io.StringIO()
+    logs.configure("info", "scheduler", stream=out)
+    structlog.get_logger().info("pod %s", "p", uid="half \ud800", large=2**70, where=logs)
+    structlog.get_logger("named").warning("lost")
+    first, second = (json.loads(line) for line in out.getvalue().splitlines())
+    assert (first["event"], first["logger"], first["uid"], first["large"]) == ("pod p", __name__, "half \ud800", 2**70)
+    assert "hami_runtime.logs" in first["where"]
+    assert (second["logger"], second["level"]) == ("named", "warning")
+
+
+@pytest.mark.usefixtures("_restored_logging")
+def test_below_the_level_nothing_is_looked_at() -> None:
+    class Unspeakable:
+        def __repr__(self) -> str:
+            raise AssertionError
+
+    out = io.StringIO()
+    logs.configure("warning", "scheduler", stream=out)
+    structlog.get_logger().info("pod bound", pod=Unspeakable())
+    assert out.getvalue() == ""
+
+
+@pytest.mark.usefixtures("_restored_logging")
+def test_a_logger_that_is_made_for_good_is_made_once() -> None:
+    earlier, later = io.StringIO(), io.StringIO()
+    logs.configure("info", "scheduler", stream=earlier, for_good=True)
+    log = structlog.get_logger()
+    log.info("one")
+    logs.configure("info", "scheduler", stream=later)
+    log.info("two")
+    assert [json.loads(line)["event"] for line in earlier.getvalue().splitlines()] == ["one", "two"]
+    assert later.getvalue() == ""
 
 
 @pytest.mark.usefixtures("_restored_logging")

@@ -42,7 +42,7 @@ def main() -> None:
     settings = from_command_line(
         Settings, program="hami-auth-callout", about=ABOUT, arguments=arguments[1:] if arguments[:1] == ["run"] else arguments
     )
-    logs.configure(settings.log_level, "auth-callout")
+    logs.configure(settings.log_level, "auth-callout", for_good=True)
     try:
         lifecycle.run(run(settings, signing_key(Path(settings.signing_key_file).read_text())))
     except (KeyFault, OSError) as exc:
