@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -36,6 +36,7 @@ nodes:
 """
 CARD_MIB = 32768
 SETTLE_SECONDS = 30.0
+SomeRig = TypeVar("SomeRig", bound=Rig)
 
 
 class World:
@@ -227,16 +228,23 @@ def held(assignments: tuple[VendorAssignment, ...]) -> dict[str, int]:
     return total
 
 
+@asynccontextmanager
+async def of_each_mode(kind: type[SomeRig]) -> AsyncIterator[SomeRig]:
+    """A rig with a node of each allocation mode, two cards each."""
+    async with kind(profile.parse(NODE_OF_EACH_MODE)) as running:
+        yield running
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def rig() -> AsyncIterator[Rig]:
-    """The session's rig: a node of each allocation mode, two cards each."""
-    async with Rig(profile.parse(NODE_OF_EACH_MODE)) as running:
+    """The session's rig."""
+    async with of_each_mode(Rig) as running:
         yield running
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def world(rig: Rig) -> AsyncIterator[World]:
-    """The rig without any pods, before and after."""
+    """The rig, the session's or the module's own, without any pods, before and after."""
     async with http.connect(str(rig.kubeconfig)) as cluster:
         world = World(rig, cluster)
         yield world

@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from hami_node_agent.hostfiles import MemoryFiles, Stamp
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
-from hami_runtime.bus import Bus, BusUnavailable, Delivery, NoReply, StartAt
+from hami_runtime.bus import Bus, BusUnavailable, Delivery, NoReply, Overtaken, StartAt
 from hami_runtime.kube.cluster import Body, Change, Cluster, Kind, Listing, Unavailable, WatchExpired
 
 T = TypeVar("T")
@@ -85,6 +85,7 @@ class Process:
         self.died = asyncio.Event()
         self.linked = asyncio.Event()
         self.linked.set()
+        self.linked_since = 0.0
         self._fuse = fuse
         self._guests: dict[asyncio.Task[Any], None] = {}
 
@@ -200,6 +201,11 @@ class FaultyBus:
     def connected(self) -> bool:
         return self._inner.connected and self._process.linked.is_set()
 
+    @property
+    def connected_since(self) -> float | None:
+        since = self._inner.connected_since
+        return max(since, self._process.linked_since) if since is not None and self._process.linked.is_set() else None
+
     async def wait_connected(self) -> None:
         self._process.step()
         while not self.connected:
@@ -210,15 +216,16 @@ class FaultyBus:
         await self._begin()
         await self._inner.ensure_streams(specs)
 
-    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
         await self._begin()
         if self._faults.strikes():
             kept = self._faults.after_the_fact()
             if kept:
-                await self._inner.publish(message, timeout_seconds=timeout_seconds)
+                with suppress(Overtaken):
+                    await self._inner.publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
             self._faults.tell(f"{self._process.name}: publishing on {message.subject} fails{' after it was kept' if kept else ''}")
             raise BusUnavailable("no acknowledgement in time")
-        sequence = await self._inner.publish(message, timeout_seconds=timeout_seconds)
+        sequence = await self._inner.publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
         self._process.step()
         return sequence
 

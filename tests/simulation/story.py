@@ -425,9 +425,14 @@ def _check_log(town: Town) -> None:
     if len(set(ids)) != len(ids):
         town.watchdog.violated(f"said twice: {sorted(each for each in set(ids) if ids.count(each) > 1)}")
     told: dict[str, str] = {}
+    answered: set[str] = set()
     for message, event in zip(messages, _allocations(town), strict=True):
         if message.subject.endswith(".grant"):
             told[event.pod.uid] = told.get(event.pod.uid, "") + _LETTERS[type(event)]
+            if isinstance(event, PodAllocating) and event.pod.uid in answered:
+                town.watchdog.violated(f"{event.pod}: granted behind the outcome")
+        else:
+            answered.add(event.pod.uid)
     for uid, letters in told.items():
         if not GRANTS_IN_ORDER.fullmatch(letters):
             town.watchdog.violated(f"{uid}: assigned, lapsed, granted, released in the order {letters}")

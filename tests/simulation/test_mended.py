@@ -31,6 +31,7 @@ from hami_runtime.virtual import VirtualClock
 from hami_scheduler.allocations import GrantLog
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.tending import Tending
+from hami_scheduler.turns import left_to_the_next_leader
 from tests.contract.node_agent.world import World as OneNode
 from tests.contract.node_agent.world import play
 from tests.contract.scheduler.world import World, asked, place, ref, story, used_mib
@@ -190,16 +191,17 @@ def test_what_a_leader_had_only_assigned_is_not_said_by_one_that_leads_no_more()
         bus = MemoryBus()
         await bus.ensure_streams([ALLOCATIONS])
         outbox = Outbox(bus, VirtualClock(), source="/test")
-        pod = PodRef(namespace="default", name="p1", uid="p1")
-        outbox.put(PodAssigned(pod=pod, node="n1", assignments=()), "p1/assigned/1")
-        outbox.put(PodAllocating(pod=pod, node="n1", assignments=(), bind_time_seconds=1), "p1/allocating/1")
-        outbox.withdraw(PodAssigned)
+        reserved, bound = (PodRef(namespace="default", name=name, uid=name) for name in ("p1", "p2"))
+        outbox.put(PodAssigned(pod=reserved, node="n1", assignments=()), "p1/assigned/1")
+        outbox.put(PodAssigned(pod=bound, node="n1", assignments=()), "p2/assigned/1")
+        outbox.put(PodAllocating(pod=bound, node="n1", assignments=(), bind_time_seconds=1), "p2/allocating/1")
+        outbox.withdraw(left_to_the_next_leader)
         stop = asyncio.Event()
         stop.set()
         await outbox.run(stop)
         return [message.headers[MESSAGE_ID] for message in bus.kept(ALLOCATIONS)]
 
-    assert virtual.run(main()) == ["p1/allocating/1"]
+    assert virtual.run(main()) == ["p2/assigned/1", "p2/allocating/1"]
 
 
 @pytest.mark.parametrize("fate", ["bound elsewhere", "gone"])

@@ -164,6 +164,8 @@ class Town:
         """Undo ``cut_off``."""
         if self.reachable and process in self._clients:
             self._clients[process].up()
+        if not process.linked.is_set():
+            process.linked_since = asyncio.get_running_loop().time()
         process.linked.set()
 
     def break_watches(self) -> None:

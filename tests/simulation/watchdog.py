@@ -27,12 +27,8 @@ from tests.simulation.shapes import CORES, GPU, MEMORY, PERCENT
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
 PHASES = {"": 0, "allocating": 1, "success": 2, "failed": 2}
-GRANTS_IN_ORDER = re.compile(r"[AL]*(GL?)?R?")
-"""What schedulers say of one pod: assigned and lapsed any number of times, granted once, released last.
-
-One lapse after the grant may be a new leader's, said of a pod that is gone while the grant of the one before it was still on its way to a bus that
-was away: who reads the log takes no lapse of what was granted (``allocations.GrantLog``).
-"""
+GRANTS_IN_ORDER = re.compile(r"([AL]*A[AL]*G|[AL]*)R?")
+"""What schedulers say of one pod, over all leaders: assigned and lapsed any number of times, then granted at most once, released last."""
 
 Card = tuple[str, str]
 """Node and UUID."""

@@ -2,26 +2,40 @@
 
 Events have ids that follow from what happened, so one that is sent twice, or said again after a restart, is a double that changes nothing.
 Only an event that the bus will never take is dropped, and the oldest where there are more than ``capacity``; both are logged and counted.
+
+Two things may come between an event and the bus, where whoever owns the outbox says so. An event may have to wait for somebody else's word
+(``Patience``): those of its pod wait with it, those of other pods go on. And others may speak on the same subject (``Turns``): then an event is
+kept only behind the word that it was decided upon, and where somebody was faster, what is said instead is decided anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
-from hami_protocol.envelope import Message, open_message, seal
+from hami_protocol.devices import PodRef
+from hami_protocol.envelope import Message, seal
 from hami_protocol.events import Event
-from hami_runtime.bus.port import BusUnavailable, MessageRefused
+from hami_runtime.bus.port import BusUnavailable, MessageRefused, Overtaken
 from hami_runtime.clock import Clock
 from hami_runtime.telemetry import OFF, Telemetry, current_traceparent
 
 log = structlog.get_logger()
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
+_TICK_SECONDS = 0.001
+"""No shorter wait: what remains may be less than the clock can tell."""
+MOST_TROUBLES: Final = 5
+"""So often patience is counted anew, because the bus was away or did not keep what it was given."""
+LONGEST_DELAY_SECONDS: Final = 15.0
+"""What waits reaches a bus that works again within so long: a pause before connecting, one before trying again, and one attempt unanswered."""
 
 
 class Publisher(Protocol):
@@ -32,29 +46,103 @@ class Publisher(Protocol):
         """Whether there is a connection now."""
         ...
 
+    @property
+    def connected_since(self) -> float | None:
+        """When that was made."""
+        ...
+
     async def wait_connected(self) -> None:
         """Return once there is a connection."""
         ...
 
-    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
         """Keep a message."""
         ...
+
+
+Patience = Callable[[Event], float]
+"""How many seconds an event waits for somebody else's word, counted from when it was said, or from when the bus worked again; 0 for not at all."""
+
+
+class Turns(Protocol):
+    """Subjects on which others speak too."""
+
+    def taken_into_account(self, subject: str) -> int | None:
+        """The sequence of the last word on ``subject`` that is known, 0 where there is none; None where nobody else speaks."""
+        ...
+
+    def heard(self, subject: str, sequence: int) -> None:
+        """A word is on ``subject``, ours or somebody else's, and what is said from now on takes it into account."""
+        ...
+
+    def decide_anew(
+        self, subject: str, said: Sequence[tuple[Event, str]], last: Message | None, sequence: int
+    ) -> Sequence[tuple[Event, str]]:
+        """What to say instead of ``said``, events of one subject with their ids, decided without knowing of ``last`` there; in order.
+
+        From now on that one is taken into account, whatever was heard before: a stream that was made anew counts from 1 again.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """An event that the bus does not have."""
+
+    event: Event
+    message: Message
+    said_at: float
+    troubles: int
+    """How many there had been when it was said."""
+
+
+@dataclass(slots=True)
+class _Ours:
+    """A subject on which others speak too, and on which we have something to say."""
+
+    behind: int
+    """The sequence behind which it belongs."""
+    count: int
 
 
 class Outbox:
     """What one service has to say and the bus does not have yet."""
 
-    def __init__(self, bus: Publisher, clock: Clock, *, source: str, capacity: int = 100_000, telemetry: Telemetry = OFF) -> None:
+    def __init__(
+        self,
+        bus: Publisher,
+        clock: Clock,
+        *,
+        source: str,
+        capacity: int = 100_000,
+        patience: Patience | None = None,
+        turns: Turns | None = None,
+        telemetry: Telemetry = OFF,
+    ) -> None:
         """Say it as ``source`` (``/hami/scheduler/<identity>``), holding at most ``capacity`` events."""
         self._bus = bus
         self._clock = clock
         self._source = source
         self._capacity = capacity
-        self._waiting: OrderedDict[str, Message] = OrderedDict()
-        self._arrived = asyncio.Event()
+        self._patience = patience
+        self._turns = turns
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._ours: dict[str, _Ours] = {}
+        self._connected_since: float | None = None
+        self._failed_at: float | None = None
+        """When the last attempt failed, if it did."""
+        self._works_since = 0.0
+        self._troubles = 0
+        """How often the bus has worked again."""
+        self._changed = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._resting = asyncio.Event()
+        """Nothing may be sent now: there is nothing, or all of it waits for others."""
         self._dropped = telemetry.counter("hami_outbox_dropped", "events that never reached the bus, by reason")
+        self._overtaken = telemetry.counter(
+            "hami_outbox_overtaken", "events decided anew, since somebody else had spoken of the pod meanwhile"
+        )
         telemetry.gauge("hami_outbox_pending", "events that wait for the bus", lambda: self.pending)
 
     @property
@@ -68,39 +156,40 @@ class Outbox:
         Raises:
             EventError: it is too large for the bus.
         """
-        time = self._clock.utc().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        message = seal(event, event_id=event_id, source=self._source, time=time, traceparent=current_traceparent(), by_agent=by_agent)
+        waiting = self._sealed(event, event_id, by_agent=by_agent)
         if event_id in self._waiting:
             return
         if len(self._waiting) >= self._capacity:
-            lost, _ = self._waiting.popitem(last=False)
+            lost = next(iter(self._waiting))
+            self._forget(lost)
             self._dropped.add(1, {"reason": "full"})
             log.error("outbox full, the oldest event is dropped", event_id=lost, capacity=self._capacity)
-        self._waiting[event_id] = message
-        self._emptied.clear()
-        self._arrived.set()
+        self._take(event_id, waiting)
 
-    def withdraw(self, *types: type[Event]) -> None:
-        """Say events of these types no more, as far as the bus does not have them yet."""
-        for event_id in [event_id for event_id, message in self._waiting.items() if isinstance(open_message(message), types)]:
-            del self._waiting[event_id]
-        if not self._waiting:
-            self._emptied.set()
+    def withdraw(self, choose: Callable[[Sequence[Event]], Iterable[Event]]) -> None:
+        """Of what the bus does not have yet, in order, do not say what ``choose`` returns."""
+        void = {id(event) for event in choose([waiting.event for waiting in self._waiting.values()])}
+        for event_id in [event_id for event_id, waiting in self._waiting.items() if id(waiting.event) in void]:
+            self._forget(event_id)
+
+    def look_again(self) -> None:
+        """What events wait for may have happened."""
+        self._changed.set()
 
     async def wait_empty(self) -> None:
         """Return once the bus has everything."""
         await self._emptied.wait()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Publish what is put, in order; after ``stop``, what is left, as long as the bus takes it."""
+        """Publish what is put, in order; after ``stop``, what may go out, as long as the bus takes it."""
         stopped = asyncio.ensure_future(stop.wait())
         sending = asyncio.ensure_future(self._send_for_ever())
         try:
             await asyncio.wait((stopped, sending), return_when=asyncio.FIRST_COMPLETED)
             if not sending.done() and self._waiting and self._bus.connected:
-                emptied = asyncio.ensure_future(self._emptied.wait())
-                await asyncio.wait((emptied, sending), return_when=asyncio.FIRST_COMPLETED)
-                emptied.cancel()
+                resting = asyncio.ensure_future(self._resting.wait())
+                await asyncio.wait((resting, sending), return_when=asyncio.FIRST_COMPLETED)
+                resting.cancel()
             if sending.done():
                 sending.result()
         finally:
@@ -108,25 +197,150 @@ class Outbox:
             sending.cancel()
             await asyncio.gather(stopped, sending, return_exceptions=True)
 
+    # Keeping
+
+    def _sealed(self, event: Event, event_id: str, *, by_agent: bool = False) -> _Waiting:
+        time = self._clock.utc().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        message = seal(event, event_id=event_id, source=self._source, time=time, traceparent=current_traceparent(), by_agent=by_agent)
+        return _Waiting(event, message, self._clock.monotonic(), self._troubles)
+
+    def _take(self, event_id: str, waiting: _Waiting) -> None:
+        self._waiting[event_id] = waiting
+        subject = waiting.message.subject
+        if (ours := self._ours.get(subject)) is not None:
+            ours.count += 1
+        elif self._turns is not None and (behind := self._turns.taken_into_account(subject)) is not None:
+            self._ours[subject] = _Ours(behind, 1)
+        self._emptied.clear()
+        self._resting.clear()
+        self._changed.set()
+
+    def _forget(self, event_id: str) -> None:
+        waiting = self._waiting.pop(event_id, None)
+        if waiting is None:
+            return  # a full outbox has dropped it meanwhile, or it was withdrawn
+        subject = waiting.message.subject
+        if (ours := self._ours.get(subject)) is not None:
+            ours.count -= 1
+            if not ours.count:
+                del self._ours[subject]
+        if not self._waiting:
+            self._emptied.set()
+
+    # Sending
+
     async def _send_for_ever(self) -> None:
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
-            while not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-            event_id, message = next(iter(self._waiting.items()))
+            event_id, waiting = await self._next()
             try:
-                await self._bus.publish(message)
+                await self._send(waiting)
             except MessageRefused as exc:
                 self._dropped.add(1, {"reason": "refused"})
-                log.error("the bus refuses an event for good", event_id=event_id, subject=message.subject, error=str(exc))
+                log.error("the bus refuses an event for good", event_id=event_id, subject=waiting.message.subject, error=str(exc))
             except BusUnavailable as exc:
-                log.debug("an event has to wait", event_id=event_id, subject=message.subject, error=str(exc))
+                log.debug("an event has to wait", event_id=event_id, subject=waiting.message.subject, error=str(exc))
+                self._notice(failed=True)
                 await self._bus.wait_connected()
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
                 continue
+            except Overtaken as exc:
+                self._notice(failed=False)
+                self._decide_anew(waiting.message.subject, exc)
+                continue
+            self._notice(failed=False)
             pause_seconds = _FIRST_PAUSE_SECONDS
-            self._waiting.pop(event_id, None)  # a full outbox may have dropped it meanwhile
-            if not self._waiting:
-                self._emptied.set()
+            self._forget(event_id)
+
+    async def _next(self) -> tuple[str, _Waiting]:
+        """What goes out now: the first event that neither waits for others nor comes behind one of its own pod that does."""
+        while True:
+            self._changed.clear()
+            found, seconds = self._choose()
+            if found is not None:
+                return found
+            self._resting.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            if self._waiting:
+                await self._bus.wait_connected()
+
+    def _choose(self) -> tuple[tuple[str, _Waiting] | None, float | None]:
+        """What goes out now, or in how many seconds to choose again; None for as long as nothing changes."""
+        if self._patience is None or not self._waiting:
+            return next(iter(self._waiting.items()), None), None
+        now = self._clock.monotonic()
+        if (since := self._bus.connected_since) is not None and since != self._connected_since:
+            self._connected_since = since
+            self._trouble_is_over(since)
+        soonest: float | None = None
+        waits: set[str] = set()
+        for event_id, waiting in self._waiting.items():
+            pod = _pod_of(waiting.event)
+            if pod is not None and pod.uid in waits:
+                continue
+            patience = self._patience(waiting.event)
+            seconds = self._patience_begins(waiting) + patience - now if patience > 0 else 0.0
+            if seconds <= 0:
+                return (event_id, waiting), None
+            soonest = max(_TICK_SECONDS, seconds if soonest is None else min(soonest, seconds))
+            if pod is not None:
+                waits.add(pod.uid)
+        return None, soonest
+
+    def _patience_begins(self, waiting: _Waiting) -> float:
+        """From when on patience is counted: the end of the last trouble, but not of one after the other for ever."""
+        if self._failed_at is not None:
+            return max(waiting.said_at, self._failed_at)
+        works_since = self._works_since if self._troubles - waiting.troubles <= MOST_TROUBLES else 0.0
+        return max(waiting.said_at, works_since)
+
+    def _notice(self, *, failed: bool) -> None:
+        """One attempt has failed or succeeded. Trouble is over with the first that succeeds."""
+        now = self._clock.monotonic()
+        if failed:
+            self._failed_at = now
+        elif self._failed_at is not None:
+            self._failed_at = None
+            self._trouble_is_over(now)
+
+    def _trouble_is_over(self, since: float) -> None:
+        self._works_since = since
+        self._troubles += 1
+
+    async def _send(self, waiting: _Waiting) -> None:
+        subject = waiting.message.subject
+        ours = self._ours.get(subject)
+        if ours is None:
+            await self._bus.publish(waiting.message)
+            return
+        sequence = await self._bus.publish(waiting.message, expected_last=ours.behind)
+        ours.behind = sequence
+        if self._turns is not None:
+            self._turns.heard(subject, sequence)
+
+    def _decide_anew(self, subject: str, overtaken: Overtaken) -> None:
+        """Put what is still to be said on ``subject`` in the place of what was decided before somebody else spoke there."""
+        late = [(event_id, waiting) for event_id, waiting in self._waiting.items() if waiting.message.subject == subject]
+        if self._turns is None or not late:
+            return  # it was withdrawn meanwhile
+        self._overtaken.add(len(late))
+        instead = self._turns.decide_anew(
+            subject, [(waiting.event, event_id) for event_id, waiting in late], overtaken.last, overtaken.sequence
+        )
+        log.info(
+            "somebody else has spoken meanwhile", subject=subject, late=[each for each, _ in late], instead=[each for _, each in instead]
+        )
+        known = dict(late)
+        for event_id, _ in late:
+            self._forget(event_id)
+        for event, event_id in reversed(instead):
+            if event_id not in self._waiting:
+                self._take(event_id, known.get(event_id) or self._sealed(event, event_id))
+                self._waiting.move_to_end(event_id, last=False)
+
+
+def _pod_of(event: Event) -> PodRef | None:
+    return getattr(event, "pod", None)

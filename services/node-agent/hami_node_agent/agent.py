@@ -34,7 +34,7 @@ from hami_node_agent.monitor import Monitor
 from hami_node_agent.needs import HostPaths, Shim
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods, annotated
-from hami_node_agent.outcomes import BehindGrants
+from hami_node_agent.outcomes import patience_seconds
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.registration import Registration
 from hami_node_agent.resize import Resizer
@@ -114,8 +114,15 @@ class NodeAgent:
         )
         self.pods = NodePods(cluster, clock, node=options.node, telemetry=telemetry)
         self.view = GrantsView(bus, node=options.node)
-        behind_grants = BehindGrants(bus, self.view, clock)
-        self.outbox = Outbox(behind_grants, clock, source=f"/hami/node-agent/{options.node}", capacity=OUTBOX_CAPACITY, telemetry=telemetry)
+        self.outbox = Outbox(
+            bus,
+            clock,
+            source=f"/hami/node-agent/{options.node}",
+            capacity=OUTBOX_CAPACITY,
+            patience=lambda event: patience_seconds(event, told=self.view.told, grants_expected=options.policy.require_event),
+            telemetry=telemetry,
+        )
+        self.view.changed.subscribe(self.outbox.look_again)
         self.recorder = EventRecorder(cluster, clock, "hami-node-agent", telemetry=telemetry)
         self._clock = clock
         self._shim = shim

@@ -14,13 +14,20 @@ class Bell:
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
+        self._handlers: list[Callable[[], None]] = []
         self.rings = 0
+
+    def subscribe(self, handler: Callable[[], None]) -> None:
+        """Call ``handler`` at every ring."""
+        self._handlers.append(handler)
 
     def ring(self) -> None:
         """Wake everybody who waits now."""
         self.rings += 1
         self._rung.set()
         self._rung = asyncio.Event()
+        for handler in self._handlers:
+            handler()
 
     async def wait(self) -> None:
         """Return at the next ring."""

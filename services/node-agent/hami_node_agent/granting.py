@@ -305,6 +305,8 @@ class Granting:
                 self.served(record.pod, held, frozenset(record.served), held.containers[place].container)
         if record.succeeded:
             self._say_succeeded(record.pod, pod)
+        elif record.failed:
+            self._say_failed(record.pod, record.failed)
 
     def _say_succeeded(self, ref: PodRef, pod: Pod | None = None) -> None:
         held = None
@@ -319,8 +321,14 @@ class Granting:
         if refusal.pod is None:
             return
         self._recorder.record(refusal.pod, "Warning", "AllocationRefused", str(refusal))
-        if failed and not self._journal.pod(refusal.pod).succeeded:
-            self._outbox.put(AllocationFailed(pod=refusal.pod, node=self.node, reason=str(refusal)), f"{refusal.pod.uid}/failed")
+        if failed and not (record := self._journal.pod(refusal.pod)).succeeded:
+            record.failed = str(refusal)
+            with suppress(OSError):  # it is said all the same, unless the agent dies at once
+                self._journal.save()
+            self._say_failed(refusal.pod, record.failed)
+
+    def _say_failed(self, ref: PodRef, reason: str) -> None:
+        self._outbox.put(AllocationFailed(pod=ref, node=self.node, reason=reason), f"{ref.uid}/failed")
 
     def _others_pending(self, pod: Pod) -> bool:
         for vendor in self._catalog.vendors:

@@ -6,6 +6,8 @@ Kept: the newest grant of each pod that has not been released. What is missing i
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
+from typing import Final
 
 import structlog
 
@@ -19,6 +21,8 @@ from hami_runtime.bus import Bus, BusError
 from hami_runtime.lifecycle import until
 
 log = structlog.get_logger()
+REMEMBERED_PODS: Final = 10_000
+"""The last of whom the log has told; far more than a node has at a time."""
 
 
 class GrantsView:
@@ -30,6 +34,7 @@ class GrantsView:
         self._grants: dict[str, tuple[VendorAssignment, ...]] = {}
         self.resizes: dict[str, ShareResized] = {}
         """By UID, the newest wish for other sizes; a grant only once the agent has carried it out (``settle``)."""
+        self._told: OrderedDict[str, None] = OrderedDict()
         self.changed = Bell()
         self.undecodable = 0
         """Messages on our subjects that nobody could read."""
@@ -43,9 +48,9 @@ class GrantsView:
         """What the pod was granted of one vendor."""
         return next((one for one in self._grants.get(uid, ()) if one.vendor == vendor), None)
 
-    def known(self, uid: str) -> bool:
-        """Whether there is a grant for the pod."""
-        return uid in self._grants
+    def told(self, uid: str) -> bool:
+        """Whether the log has the pod's grant, or already its release, for as long as anything is to be answered to that."""
+        return uid in self._told
 
     @property
     def uids(self) -> frozenset[str]:
@@ -92,10 +97,21 @@ class GrantsView:
         match event:
             case PodAllocating():
                 self._grants[event.pod.uid] = event.assignments
+                self._tell(event.pod.uid)
             case ShareResized():
                 self.resizes[event.pod.uid] = event
-            case PodReleased() | AssignmentLapsed():
+                self._tell(event.pod.uid)
+            case PodReleased():
+                self.forget(event.pod.uid)
+                self._tell(event.pod.uid)
+            case AssignmentLapsed():
                 self.forget(event.pod.uid)
             case _:
                 return
         self.changed.ring()
+
+    def _tell(self, uid: str) -> None:
+        self._told[uid] = None
+        self._told.move_to_end(uid)
+        if len(self._told) > REMEMBERED_PODS:
+            self._told.popitem(last=False)

@@ -39,6 +39,8 @@ class ServedPod(Struct, kw_only=True):
     resized_from: set[str] = set()
     """What its annotation may say until the registry has written that."""
     succeeded: bool = False
+    failed: str = ""
+    """Why kubelet gave it up; empty where it has not."""
     released: bool = False
 
 

@@ -6,7 +6,7 @@ whoever begins to lead says what is missing, in the order of binding, with the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -80,6 +80,10 @@ class GrantLog:
             case PodReleased():
                 self._said.pop(uid, None)
 
+    def granted(self, uid: str) -> bool:
+        """Whether the log says that the pod was granted what it holds, and not only that room was reserved."""
+        return uid in self._said and self._said[uid].granted
+
     def holds(self, uid: str) -> bool:
         """Whether the log says that the pod holds something, and has not said that it was released."""
         return uid in self._said
@@ -96,22 +100,38 @@ class GrantLog:
         by_uid = {pod.metadata.uid: pod for pod in pods}
         kept = set(reserved)
         for uid, said in self._said.items():
-            pod = by_uid.get(uid)
-            if uid in kept if pod is None else (pod.spec.node_name or uid in kept) and not is_terminal(pod):
-                continue  # a pod that is kept and not there is newer than what the watch shows
-            if said.granted and (pod is None or is_terminal(pod)):
-                reason = "the pod was deleted" if pod is None else f"the pod is {pod.status.phase}"
-                events.append(released(said.pod, said.node, reason))
-            elif not said.granted:
-                lapsed = AssignmentLapsed(pod=said.pod, node=said.node, reason=RESTARTED)
-                events.append(Missing(event=lapsed, event_id=f"{uid}/lapsed/{said.attempt}"))
-        forgotten_seconds = utc_seconds - ALLOCATIONS.max_age_seconds
-        unsaid = [grant for pod in by_uid.values() if (grant := self._unsaid_grant(pod, forgotten_seconds)) is not None]
-        unsaid.sort(key=lambda grant: (grant[0], grant[1].event_id))
-        return (*events, *(grant for _, grant in unsaid))
+            events += self._unsaid_end(said, by_uid.get(uid), kept=uid in kept)
+        unsaid = [grant for pod in by_uid.values() if (grant := self._unsaid_grant(pod, utc_seconds)) is not None]
+        unsaid.sort(key=lambda grant: (grant.bind_time_seconds, grant.pod.uid))
+        return (*events, *(each for grant in unsaid for each in self._from_the_start(grant)))
 
-    def _unsaid_grant(self, pod: Pod, forgotten_seconds: float) -> tuple[int, Missing] | None:
-        """The grant of a pod of which the log says nothing, with its time; not one that the log no longer keeps because it is so old."""
+    def missing_of(self, ref: PodRef, pod: Pod | None, *, reserved: bool, utc_seconds: float) -> tuple[Missing, ...]:
+        """What must be said so that the log agrees with one ``pod``; None where the watch shows none with the UID of ``ref``. See ``missing``."""
+        said = self._said.get(ref.uid)
+        ends = () if said is None else self._unsaid_end(said, pod, kept=reserved)
+        grant = None if pod is None else self._unsaid_grant(pod, utc_seconds)
+        return (*ends, *(() if grant is None else self._from_the_start(grant)))
+
+    def _unsaid_end(self, said: Said, pod: Pod | None, *, kept: bool) -> tuple[Missing, ...]:
+        """That what the log says of ``pod`` is over."""
+        if kept if pod is None else (pod.spec.node_name or kept) and not is_terminal(pod):
+            return ()  # a pod that is kept and not there is newer than what the watch shows
+        if said.granted:
+            if pod is not None and not is_terminal(pod):
+                return ()
+            return (released(said.pod, said.node, "the pod was deleted" if pod is None else f"the pod is {pod.status.phase}"),)
+        lapsed = AssignmentLapsed(pod=said.pod, node=said.node, reason=RESTARTED)
+        return (Missing(event=lapsed, event_id=f"{said.pod.uid}/lapsed/{said.attempt}"),)
+
+    def _from_the_start(self, grant: PodAllocating) -> Iterator[Missing]:
+        """A grant, and before it the word that it was assigned, where the log has none of the pod: what was said of it died with who said it."""
+        if grant.pod.uid not in self._said:
+            assigned = PodAssigned(pod=grant.pod, node=grant.node, assignments=grant.assignments)
+            yield Missing(event=assigned, event_id=f"{grant.pod.uid}/assigned/{grant.bind_time_seconds}")
+        yield allocating(grant)
+
+    def _unsaid_grant(self, pod: Pod, utc_seconds: float) -> PodAllocating | None:
+        """The grant of a pod of which the log says nothing; not one that the log no longer keeps because it is so old."""
         said = self._said.get(pod.metadata.uid)
         annotations = pod.metadata.annotations
         phase = annotations.get(keys.BIND_PHASE)
@@ -119,14 +139,13 @@ class GrantLog:
             return None
         bind_time = annotations.get(keys.BIND_TIME, "")
         bind_time_seconds = int(bind_time) if bind_time.isascii() and bind_time.isdigit() and len(bind_time) < 12 else 0
-        if phase != "allocating" and bind_time_seconds < forgotten_seconds:
+        if phase != "allocating" and bind_time_seconds < utc_seconds - ALLOCATIONS.max_age_seconds:
             return None  # it has its devices: served from its annotation while the bus was away, unless it is older than the log
         try:
             assignments = self._catalog.read_assignments(pod)
         except RecordError:
             return None  # its node is fenced for it
-        event = PodAllocating(pod=pod_ref(pod), node=pod.spec.node_name, assignments=assignments, bind_time_seconds=bind_time_seconds)
-        return bind_time_seconds, allocating(event)
+        return PodAllocating(pod=pod_ref(pod), node=pod.spec.node_name, assignments=assignments, bind_time_seconds=bind_time_seconds)
 
 
 def allocating(event: PodAllocating) -> Missing:

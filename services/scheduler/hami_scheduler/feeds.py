@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -41,8 +41,10 @@ QUIET_SECONDS = 1.0
 class Feeds:
     """Readers of the bus. Nothing is acknowledged: each replica reads everything from the start, and the last word counts."""
 
-    def __init__(self, bus: Bus, picture: Picture, metrics: Metrics) -> None:
+    def __init__(self, bus: Bus, picture: Picture, metrics: Metrics, *, heard: Callable[[str, int], None]) -> None:
+        """``heard`` is told the subject and the sequence of every message that was taken."""
         self._bus = bus
+        self._heard = heard
         self._picture = picture
         self._metrics = metrics
         self.caught_up = asyncio.Event()
@@ -114,6 +116,7 @@ class Feeds:
             await delivery.term(str(exc))
             return
         self._apply(event, message.headers.get(MESSAGE_ID, ""))
+        self._heard(message.subject, delivery.sequence)
         await delivery.ack()
 
     def _apply(self, event: Event, event_id: str) -> None:

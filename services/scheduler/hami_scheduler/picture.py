@@ -172,9 +172,9 @@ class Picture:
         self.waking.improved(nodes, namespaces=limited, now=self._clock.monotonic())
 
     def lapsed(self, ended: Ended) -> None:
-        """A reservation of ours came to nothing; its room is free already."""
+        """A reservation of ours came to nothing; its room is free already. Of a pod that another replica has bound meanwhile nothing is said."""
         reservation = self.reservations.pop(ended.pod.uid)
-        if reservation is not None and self._leading():
+        if reservation is not None and self._leading() and not self.grants.granted(ended.pod.uid):
             event = AssignmentLapsed(pod=ended.pod, node=ended.node, reason=ended.reason)
             self._publish(event, f"{ended.pod.uid}/lapsed/{reservation.attempt}")
             log.info("reservation lapsed", pod=str(ended.pod), node=ended.node, reason=ended.reason)

@@ -17,7 +17,7 @@ from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.errors import ProtocolError
-from hami_protocol.events import AssignmentLapsed, Event, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.events import Event, PodAllocating, PodReleased
 from hami_protocol.holdings import Holdings, HoldingsQuestion
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
@@ -33,6 +33,7 @@ from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import dryrun, series, volcano, wire
 from hami_scheduler.adopting import Adopting
+from hami_scheduler.allocations import Missing
 from hami_scheduler.binder import Binder
 from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
@@ -51,6 +52,7 @@ from hami_scheduler.series import CardMetrics
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.simulating import Simulating
 from hami_scheduler.tending import Tending
+from hami_scheduler.turns import Turns, left_to_the_next_leader
 from hami_scheduler.verdicts import INVALID_REQUEST
 from hami_scheduler.wire import ExtenderArgs, FilterAnswer, HostPriority, MetaVictims, PreemptionArgs
 
@@ -113,7 +115,6 @@ class Scheduler:
         self._telemetry = telemetry
         self.metrics = Metrics(telemetry)
         self._events = EventRecorder(cluster, clock, COMPONENT, telemetry=telemetry)
-        self._outbox = Outbox(bus, clock, source=f"/hami/scheduler/{identity}", telemetry=telemetry)
         self.picture = Picture(
             catalog,
             clock,
@@ -123,6 +124,8 @@ class Scheduler:
             metrics=self.metrics,
             hold_seconds=options.hold_seconds,
         )
+        turns = Turns(self.picture, leading=self.leads, missing=self._missing_of)
+        self._outbox = Outbox(bus, clock, source=f"/hami/scheduler/{identity}", turns=turns, telemetry=telemetry)
         telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry, keep_as=KeptPods().of)
@@ -189,7 +192,7 @@ class Scheduler:
         )
         self.pods.subscribe(self._adopting.pod_changed)
         self._cluster = cluster
-        self._feeds = Feeds(bus, self.picture, self.metrics)
+        self._feeds = Feeds(bus, self.picture, self.metrics, heard=turns.heard)
         self._resizing = Resizing(
             self.picture.state,
             self.picture.resizes,
@@ -235,7 +238,7 @@ class Scheduler:
             self._begun.set()
         else:
             self._begun.clear()
-            self._outbox.withdraw(PodAssigned, AssignmentLapsed)  # what came of them is the next leader's to say; grants stay true
+            self._outbox.withdraw(left_to_the_next_leader)
 
     @property
     def leader(self) -> str | None:
@@ -294,6 +297,18 @@ class Scheduler:
         await run_until(stop, self._feeds.ensure_streams())
         if not stop.is_set():
             await self._outbox.run(stop)
+
+    def _missing_of(self, ref: PodRef) -> tuple[Missing, ...]:
+        """What the log lacks of one pod; nothing as long as this replica does not decide: whoever begins to says what is missing of all."""
+        if not self.decides() or not self.pods.synced.is_set():
+            return ()
+        pod = self._pod_named(ref.namespace, ref.name)
+        return self.picture.grants.missing_of(
+            ref,
+            pod if pod is not None and pod.metadata.uid == ref.uid else None,
+            reserved=self.picture.state.entry(ref.uid) is not None,
+            utc_seconds=self._clock.utc().timestamp(),
+        )
 
     def _say(self, event: Event, event_id: str) -> None:
         """Put ``event`` into the outbox. One that no subject can carry is only logged: what was decided stands without it."""

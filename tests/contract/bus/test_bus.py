@@ -5,7 +5,7 @@ import pytest
 
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.subjects import StreamSpec
-from hami_runtime.bus import Bus, BusUnavailable, Delivery, MessageRefused, NoReply, StartAt, jetstream, reading
+from hami_runtime.bus import Bus, BusUnavailable, Delivery, MessageRefused, NoReply, Overtaken, StartAt, jetstream, reading
 from hami_runtime.bus.memory import MemoryBus
 from tests.contract.bus.conftest import NatsServer
 
@@ -49,6 +49,49 @@ class BusContract:
         await bus.publish(a_message("log.a", "two", message_id="other"))
         async with bus.consume(LOG, subjects=["log.>"]) as deliveries:
             assert await taken(deliveries, 2) == ["one", "two"]
+
+    async def test_a_message_may_be_kept_only_behind_the_one_that_is_expected_last_on_its_subject(self, bus: Bus) -> None:
+        first = await bus.publish(a_message("log.a", "one"), expected_last=0)
+        await bus.publish(a_message("log.b", "elsewhere"))
+        second = await bus.publish(a_message("log.a", "two"), expected_last=first)
+        assert (first, second) == (1, 3)
+        for expected in (0, first, 2, second + 1):
+            with pytest.raises(Overtaken, match=r"log\.a") as refused:
+                await bus.publish(a_message("log.a", "late"), expected_last=expected)
+            assert refused.value.last is not None
+            assert (refused.value.last.data, refused.value.sequence) == (b"two", second)
+        async with bus.consume(LOG, subjects=["log.a"]) as deliveries:
+            assert await taken(deliveries, 2) == ["one", "two"]
+
+    async def test_where_nothing_is_left_of_what_was_expected_it_is_said_so(self, bus: Bus) -> None:
+        first = await bus.publish(a_message("log.a", "one"), expected_last=0)
+        await bus.purge(LOG, "log.a")
+        with pytest.raises(Overtaken) as refused:
+            await bus.publish(a_message("log.a", "two"), expected_last=first)
+        assert (refused.value.last, refused.value.sequence) == (None, 0)
+        assert await bus.publish(a_message("log.a", "two"), expected_last=0) == first + 1
+
+    async def test_what_was_kept_though_nobody_heard_so_counts_as_kept_and_not_as_overtaken_by_itself(self, bus: Bus) -> None:
+        first = await bus.publish(a_message("log.a", "one", message_id="id"), expected_last=0)
+        assert await bus.publish(a_message("log.a", "one", message_id="id"), expected_last=0) == first
+        second = await bus.publish(a_message("log.a", "two", message_id="other"), expected_last=first)
+        assert await bus.publish(a_message("log.a", "one", message_id="id"), expected_last=second) == first
+        async with bus.consume(LOG, subjects=["log.a"]) as deliveries:
+            assert await taken(deliveries, 2) == ["one", "two"]
+            await bus.publish(a_message("log.a", "three"))
+            assert await taken(deliveries, 1) == ["three"]
+
+    async def test_what_was_refused_may_be_said_behind_what_it_did_not_know(self, bus: Bus) -> None:
+        first = await bus.publish(a_message("log.a", "theirs"))
+        with pytest.raises(Overtaken):
+            await bus.publish(a_message("log.a", "ours", message_id="id"), expected_last=0)
+        assert await bus.publish(a_message("log.a", "ours", message_id="id"), expected_last=first) == first + 1
+
+    async def test_a_connection_says_since_when_it_is_there(self, bus: Bus) -> None:
+        since = bus.connected_since
+        await bus.publish(a_message("log.a"))
+        assert since is not None
+        assert bus.connected_since == since
 
     async def test_order_holds_over_many_messages(self, bus: Bus) -> None:
         wanted = [str(n) for n in range(700)]  # more than a reader takes at once

@@ -45,6 +45,17 @@ def test_a_double_is_known_for_its_window() -> None:
     virtual.run(main())
 
 
+def test_a_double_that_is_still_the_last_on_its_subject_is_known_for_ever_where_something_is_expected() -> None:
+    async def main() -> None:
+        bus = MemoryBus()
+        await bus.ensure_streams([SHORT])
+        first = await bus.publish(a_message("short.a", "one", message_id="id"), expected_last=0)
+        await asyncio.sleep(1000)
+        assert await bus.publish(a_message("short.a", "one", message_id="id"), expected_last=0) == first
+
+    virtual.run(main())
+
+
 def test_what_is_never_acknowledged_comes_every_ack_wait() -> None:
     async def main() -> list[float]:
         bus, times = MemoryBus(), []

@@ -1,4 +1,4 @@
-"""After an outage an outcome goes out behind the grant that it answers; nothing waits for a grant that never comes."""
+"""An outcome goes out behind the grant that it answers, and waits no longer than it must for one that never comes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hami_node_agent.grants_view import GrantsView
-from hami_node_agent.outcomes import GRACE_SECONDS, BehindGrants
+from hami_node_agent.outcomes import GRACE_SECONDS, patience_seconds
 from hami_protocol import subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import seal
-from hami_protocol.events import AllocationSucceeded, Event, PodAllocating
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, Event, PodAllocating, PodReleased
 from hami_runtime import virtual
 from hami_runtime.bus.memory import MemoryBus
 from hami_runtime.outbox import Outbox
@@ -24,14 +24,17 @@ GRANT = PodAllocating(pod=POD, node="n1", assignments=(), bind_time_seconds=1)
 Story = Callable[[MemoryBus, Outbox], Coroutine[Any, Any, None]]
 
 
-def tell(story: Story) -> list[str]:
+def tell(story: Story, *, grants_expected: bool = True) -> list[str]:
     """Run ``story`` beside an agent's outbox; what the log then has, by event type."""
 
+    def patience(event: Event) -> float:
+        return patience_seconds(event, told=view.told, grants_expected=grants_expected)
+
     async def run() -> list[str]:
-        bus, clock, stop = MemoryBus(), VirtualClock(), asyncio.Event()
+        stop = asyncio.Event()
         await bus.ensure_streams([subjects.ALLOCATIONS])
-        view = GrantsView(bus, node="n1")
-        outbox = Outbox(BehindGrants(bus, view, clock), clock, source="/hami/node-agent/n1")
+        outbox = Outbox(bus, VirtualClock(), source="/hami/node-agent/n1", patience=patience)
+        view.changed.subscribe(outbox.look_again)
         async with asyncio.TaskGroup() as group:
             loops = [group.create_task(loop(stop)) for loop in (view.follow, outbox.run)]
             await story(bus, outbox)
@@ -39,6 +42,8 @@ def tell(story: Story) -> list[str]:
             await asyncio.wait(loops)
         return [message.headers["ce-type"].rpartition(".")[2] for message in bus.kept(subjects.ALLOCATIONS)]
 
+    bus = MemoryBus()
+    view = GrantsView(bus, node="n1")
     return virtual.run(run())
 
 
@@ -59,18 +64,27 @@ def test_an_outcome_waits_for_its_grant_after_an_outage() -> None:
     assert tell(story) == ["pod_allocating", "allocation_succeeded"]
 
 
-def test_it_does_not_wait_longer_than_a_scheduler_may_take_and_later_not_at_all() -> None:
+def test_it_waits_as_long_as_a_scheduler_may_take_and_no_longer() -> None:
     async def story(bus: MemoryBus, outbox: Outbox) -> None:
         outbox.put(SUCCESS, "u/succeeded")
         await asyncio.sleep(GRACE_SECONDS - 0.1)
         assert bus.kept(subjects.ALLOCATIONS) == ()
         await asyncio.sleep(0.2)
         assert len(bus.kept(subjects.ALLOCATIONS)) == 1
-        outbox.put(AllocationSucceeded(pod=PodRef(namespace="default", name="q", uid="v"), node="n1"), "v/succeeded")
-        await asyncio.sleep(0.01)
-        assert len(bus.kept(subjects.ALLOCATIONS)) == 2
 
-    assert tell(story) == ["allocation_succeeded", "allocation_succeeded"]
+    assert tell(story) == ["allocation_succeeded"]
+
+
+def test_a_pod_whose_grant_does_not_come_holds_up_no_other_pod() -> None:
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        outbox.put(AllocationFailed(pod=PodRef(namespace="default", name="q", uid="v"), node="n1", reason=""), "v/failed")
+        outbox.put(SUCCESS, "u/succeeded")
+        await say(bus, GRANT)
+        await asyncio.sleep(0.1)
+        assert len(bus.kept(subjects.ALLOCATIONS)) == 2
+        await asyncio.sleep(GRACE_SECONDS)
+
+    assert tell(story) == ["pod_allocating", "allocation_succeeded", "allocation_failed"]
 
 
 def test_with_its_grant_seen_an_outcome_goes_out_at_once() -> None:
@@ -82,3 +96,26 @@ def test_with_its_grant_seen_an_outcome_goes_out_at_once() -> None:
         assert len(bus.kept(subjects.ALLOCATIONS)) == 2
 
     assert tell(story) == ["pod_allocating", "allocation_succeeded"]
+
+
+def test_once_its_release_is_in_the_log_there_is_no_grant_to_wait_for() -> None:
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        await say(bus, PodReleased(pod=POD, node="n1"))
+        await asyncio.sleep(0.01)
+        outbox.put(SUCCESS, "u/succeeded")
+        await asyncio.sleep(0.01)
+        assert len(bus.kept(subjects.ALLOCATIONS)) == 2
+
+    assert tell(story) == ["pod_released", "allocation_succeeded"]
+
+
+def test_beside_a_scheduler_that_says_nothing_no_outcome_waits() -> None:
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        bus.down()
+        outbox.put(SUCCESS, "u/succeeded")
+        await asyncio.sleep(60)
+        bus.up()
+        await asyncio.sleep(6)
+        assert len(bus.kept(subjects.ALLOCATIONS)) == 1
+
+    assert tell(story, grants_expected=False) == ["allocation_succeeded"]

@@ -108,11 +108,12 @@ async def test_grants_lost_with_the_process_are_said_after_the_restart(world: Wo
     assert world.said() == []
     async with world.scheduler():
         await asyncio.sleep(5.0)
-    assert world.said() == [("PodAllocating", pod.metadata.name) for pod in pods]
-    assert [message.headers[MESSAGE_ID].partition("/")[2][:10] for message in world.bus.kept(subjects.ALLOCATIONS)] == ["allocating"] * 3
+    assert world.said() == [(kind, pod.metadata.name) for pod in pods for kind in ("PodAssigned", "PodAllocating")]
+    ids = [message.headers[MESSAGE_ID].split("/")[1] for message in world.bus.kept(subjects.ALLOCATIONS)]
+    assert ids == ["assigned", "allocating"] * 3
     async with world.scheduler():
         await asyncio.sleep(5.0)
-    assert len(world.said()) == 3
+    assert len(world.said()) == 6
 
 
 @story

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import MESSAGE_ID, TRACE_PARENT, Message, open_message
-from hami_protocol.events import Event, PodAllocating
+from hami_protocol.events import Event, PodAllocating, PodReleased
 from hami_protocol.subjects import ALLOCATIONS
 from hami_runtime import virtual
 from hami_runtime.bus import BusUnavailable, MessageRefused
 from hami_runtime.bus.memory import MemoryBus
-from hami_runtime.outbox import Outbox
+from hami_runtime.outbox import MOST_TROUBLES, Outbox
 from hami_runtime.telemetry import Telemetry
 from hami_runtime.virtual import VirtualClock
 
@@ -47,8 +47,8 @@ class LossyBus(MemoryBus):
         self._lost = lost
         self._published = 0
 
-    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
-        sequence = await super().publish(message, timeout_seconds=timeout_seconds)
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
+        sequence = await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
         self._published += 1
         if self._published in self._lost:
             raise BusUnavailable("the answer was lost")
@@ -162,10 +162,10 @@ def test_beyond_its_capacity_the_oldest_goes_and_is_counted() -> None:
 
 def test_an_event_that_the_bus_never_takes_does_not_hold_up_the_others() -> None:
     class StrictBus(MemoryBus):
-        async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+        async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
             if message.headers[MESSAGE_ID] == "e1":
                 raise MessageRefused("we may not publish there")
-            return await super().publish(message, timeout_seconds=timeout_seconds)
+            return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
 
     async def main() -> None:
         bus, telemetry, stop = StrictBus(), Telemetry("test"), asyncio.Event()
@@ -196,7 +196,7 @@ def test_an_event_carries_the_trace_in_which_it_was_said() -> None:
 
 def test_a_fault_in_the_bus_ends_the_process_rather_than_the_events() -> None:
     class BrokenBus(MemoryBus):
-        async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+        async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
             raise ZeroDivisionError
 
     async def main() -> None:
@@ -206,3 +206,151 @@ def test_a_fault_in_the_bus_ends_the_process_rather_than_the_events() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(main())
+
+
+# Waiting for others
+
+
+SECONDS = 20.0
+
+
+class Told:
+    """Of which pods somebody else has spoken; the others' events have patience."""
+
+    def __init__(self) -> None:
+        self.uids: set[str] = set()
+
+    def patience(self, event: Event) -> float:
+        assert isinstance(event, PodAllocating | PodReleased)
+        return 0.0 if event.pod.uid in self.uids else SECONDS
+
+
+def the_end(number: int) -> Event:
+    return PodReleased(node="n1", pod=PodRef(namespace="ns", name=f"p{number}", uid=f"u{number}"))
+
+
+def test_a_pod_that_waits_holds_up_no_other_and_keeps_its_own_order() -> None:
+    async def main() -> None:
+        bus, stop, told = await a_bus(), asyncio.Event(), Told()
+        told.uids = {"u2", "u3"}
+        outbox = Outbox(bus, VirtualClock(), source="s", patience=told.patience)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(outbox.run(stop))
+            for number in (1, 2, 3):
+                outbox.put(an_event(number), f"e{number}")
+                outbox.put(the_end(number), f"r{number}")
+            await asyncio.sleep(0.01)
+            assert kept(bus) == ["e2", "r2", "e3", "r3"]
+            told.uids.add("u1")
+            outbox.look_again()
+            await asyncio.sleep(0.01)
+            assert kept(bus)[4:] == ["e1", "r1"]
+            stop.set()
+
+    run(main())
+
+
+def test_patience_is_counted_from_what_happened_and_anew_from_when_the_bus_works_again() -> None:
+    async def main() -> None:
+        bus, stop, loop = await a_bus(), asyncio.Event(), asyncio.get_running_loop()
+        outbox = Outbox(bus, VirtualClock(), source="s", patience=Told().patience)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(outbox.run(stop))
+            outbox.put(an_event(1), "e1")
+            await outbox.wait_empty()
+            assert loop.time() == SECONDS
+            outbox.put(an_event(2), "e2")
+            await asyncio.sleep(10.0)
+            bus.down()
+            await asyncio.sleep(100.0)
+            bus.up()
+            back = loop.time()
+            await outbox.wait_empty()
+            assert back + SECONDS <= loop.time() < back + SECONDS + 1.0
+            stop.set()
+
+    run(main())
+
+
+def test_patience_is_counted_anew_from_what_the_bus_did_not_keep() -> None:
+    class Leaderless(MemoryBus):
+        leads = False
+
+        async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
+            if not self.leads:
+                raise BusUnavailable("nobody leads the stream")
+            return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
+
+    async def main() -> None:
+        bus, stop, told, loop = Leaderless(), asyncio.Event(), Told(), asyncio.get_running_loop()
+        await bus.ensure_streams([ALLOCATIONS])
+        told.uids = {"u2"}
+        outbox = Outbox(bus, VirtualClock(), source="s", patience=told.patience)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(outbox.run(stop))
+            outbox.put(an_event(1), "e1")
+            outbox.put(an_event(2), "e2")
+            await asyncio.sleep(100.0)
+            bus.leads = True
+            led = loop.time()
+            await outbox.wait_empty()
+            assert led + SECONDS <= loop.time() <= led + SECONDS + 5.0  # from the first attempt that succeeded
+            assert kept(bus) == ["e2", "e1"]
+            stop.set()
+
+    run(main())
+
+
+def test_what_waits_for_others_when_it_stops_stays_and_the_rest_goes_out() -> None:
+    async def main() -> None:
+        bus, stop, told = await a_bus(), asyncio.Event(), Told()
+        told.uids = {"u2"}
+        outbox = Outbox(bus, VirtualClock(), source="s", patience=told.patience)
+        outbox.put(an_event(1), "e1")
+        outbox.put(an_event(2), "e2")
+        stop.set()
+        await outbox.run(stop)
+        assert (kept(bus), outbox.pending) == (["e2"], 1)
+
+    run(main())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 30)), min_size=1, max_size=12),
+    st.dictionaries(st.integers(0, 3), st.floats(0, 40)),
+    st.lists(st.tuples(st.floats(0, 60), st.floats(0.1, 30)), max_size=2),
+    st.sets(st.integers(1, 12)),
+)
+def test_each_pods_events_arrive_once_and_in_order_and_none_waits_for_ever(
+    said: list[tuple[int, float]], told_at: dict[int, float], outages: list[tuple[float, float]], lost: set[int]
+) -> None:
+    async def main() -> None:
+        bus, stop, told, loop = LossyBus(lost), asyncio.Event(), Told(), asyncio.get_running_loop()
+        await bus.ensure_streams([ALLOCATIONS])
+        outbox = Outbox(bus, VirtualClock(), source="s", patience=told.patience)
+
+        def hear(uid: str) -> None:
+            told.uids.add(uid)
+            outbox.look_again()
+
+        for number, when in told_at.items():
+            loop.call_later(when, hear, f"u{number}")
+        for when, seconds in outages:
+            loop.call_later(when, bus.down)
+            loop.call_later(when + seconds, bus.up)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(outbox.run(stop))
+            for place, (number, pause) in enumerate(said):
+                outbox.put(an_event(number), f"{number}/{place:02}")
+                await asyncio.sleep(pause)
+            await outbox.wait_empty()
+            stop.set()
+        arrived = kept(bus)
+        assert sorted(arrived) == sorted(f"{number}/{place:02}" for place, (number, _) in enumerate(said))
+        for number in range(4):
+            mine = [each for each in arrived if each.startswith(f"{number}/")]
+            assert mine == sorted(mine)
+        last = max([sum(pause for _, pause in said), *(when + seconds for when, seconds in outages)])
+        assert loop.time() <= last + (MOST_TROUBLES + 1) * SECONDS + 60.0
+
+    run(main())

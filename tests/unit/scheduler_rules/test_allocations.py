@@ -40,10 +40,23 @@ def said(log: GrantLog, pods: list[Pod], reserved: list[str] | None = None, *, d
     return [(type(each.event).__name__, each.event_id) for each in missing]
 
 
-def test_a_grant_that_was_not_published_is_said_with_its_first_id(log: GrantLog) -> None:
-    assert said(log, [bound()]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+GRANT = ("PodAllocating", "uid-p1/allocating/1700000000")
+FROM_THE_START = [("PodAssigned", "uid-p1/assigned/1700000000"), GRANT]
+
+
+def test_a_grant_that_was_not_published_is_said_with_its_first_id_behind_its_assignment(log: GrantLog) -> None:
+    assert said(log, [bound()]) == FROM_THE_START
     log.observe(assigned())
-    assert said(log, [bound()]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+    assert said(log, [bound()]) == [GRANT]
+
+
+def test_of_one_pod_the_same_is_missing_as_of_it_among_all(log: GrantLog) -> None:
+    log.observe(assigned("p2"))
+    log.observe(granted("p3"))
+    for pod, name, reserved in ((bound(), "p1", False), (None, "p2", False), (None, "p2", True), (None, "p3", False), (None, "p4", False)):
+        among_all = log.missing([pod] if pod else [], reserved=["uid-p2"] if reserved else [], utc_seconds=1700000000.0)
+        of_it = log.missing_of(a_ref(name), pod, reserved=reserved, utc_seconds=1700000000.0)
+        assert of_it == tuple(each for each in among_all if each.event.pod.name == name)
 
 
 def test_a_grant_that_was_published_is_not_said_again(log: GrantLog) -> None:
@@ -58,19 +71,19 @@ def test_a_pod_that_has_ended_or_waits_needs_no_grant(log: GrantLog) -> None:
 
 
 def test_a_pod_that_was_served_while_the_bus_was_away_is_granted_all_the_same(log: GrantLog) -> None:
-    assert said(log, [bound(phase="success")]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+    assert said(log, [bound(phase="success")]) == FROM_THE_START
     log.observe(AllocationSucceeded(pod=a_ref(), node="n1"))
-    assert said(log, [bound(phase="success")]) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+    assert said(log, [bound(phase="success")]) == [GRANT]
 
 
 def test_a_grant_that_the_log_no_longer_keeps_is_not_said_again(log: GrantLog) -> None:
     assert said(log, [bound(phase="success")], days_later=8) == []
-    assert said(log, [bound()], days_later=8) == [("PodAllocating", "uid-p1/allocating/1700000000")]
+    assert said(log, [bound()], days_later=8) == FROM_THE_START
 
 
 def test_grants_are_said_in_the_order_of_binding(log: GrantLog) -> None:
     pods = [bound("p1", time="3"), bound("p2", time="1"), bound("p3", time="2"), bound("p4", time="rubbish")]
-    assert [event_id for _, event_id in said(log, pods)] == [
+    assert [event_id for kind, event_id in said(log, pods) if kind == "PodAllocating"] == [
         "uid-p4/allocating/0",
         "uid-p2/allocating/1",
         "uid-p3/allocating/2",

@@ -23,6 +23,10 @@ NANOSECONDS = 1_000_000_000
 TIMEOUT_SECONDS = 5.0
 _NOT_FOUND = 404
 _SERVER_FAULT = 500
+_OTHERS_SPOKE = (10071, 10164)
+"""Wrong last sequence: as the stream has it, or since another message on the subject is just being kept."""
+_NOT_NOW = (10158, 10167)
+"""The same message is just being kept; too many requests."""
 Config = dict[str, Any]
 
 
@@ -61,6 +65,18 @@ class Answer(Struct, frozen=True):
     error: ApiFault | None = None
 
 
+class WrongLast(BusError):  # noqa: N818 - reads as the condition it names
+    """Another message is the last one on the subject than the one that was expected there.
+
+    Attributes:
+        stream: which keeps the subject.
+    """
+
+    def __init__(self, text: str, stream: str) -> None:
+        super().__init__(text)
+        self.stream = stream
+
+
 class NotThere(BusError):  # noqa: N818 - reads as the condition it names
     """No such stream, consumer or message."""
 
@@ -92,11 +108,14 @@ def published(subject: str, message: Msg) -> int:
 
     Raises:
         BusUnavailable: it was not kept this time.
+        WrongLast: it was not kept, since another than the expected message is the last one on its subject.
         MessageRefused: it never will be.
     """
     answer = _PUBLISH_ANSWER.decode(message.data)
     if answer.error:
         refusal = _refusal(subject, answer.error)
+        if answer.error.err_code in _OTHERS_SPOKE:
+            raise WrongLast(str(refusal), answer.stream)
         raise refusal if isinstance(refusal, BusUnavailable) else MessageRefused(str(refusal))
     return answer.seq
 
@@ -170,6 +189,11 @@ def starting(start: StartAt | int) -> Config:
     return {"deliver_policy": start.value}
 
 
+def kept_sequence(answer: Answer) -> int:
+    """The sequence of the message that ``STREAM.MSG.GET`` returned."""
+    return int((answer.message or {}).get("seq", 0))
+
+
 def kept_message(answer: Answer) -> Message:
     """The message that ``STREAM.MSG.GET`` returned."""
     kept = answer.message or {}
@@ -186,4 +210,4 @@ def _refusal(what: str, fault: ApiFault) -> BusError:
     text = f"{what}: {fault.description} ({fault.code}, {fault.err_code})"
     if fault.code == _NOT_FOUND:
         return NotThere(text)
-    return BusUnavailable(text) if fault.code >= _SERVER_FAULT else BusError(text)
+    return BusUnavailable(text) if fault.code >= _SERVER_FAULT or fault.err_code in _NOT_NOW else BusError(text)

@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 from msgspec import DecodeError
+from msgspec.structs import replace
 from nats.aio.msg import Msg
 
 from hami_protocol import subjects as on_bus
-from hami_protocol.envelope import Message
+from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus import api
 from hami_runtime.bus.credentials import Credentials, tls_context
 from hami_runtime.bus.filters import matches
-from hami_runtime.bus.port import BusError, BusUnavailable, Delivery, MessageRefused, NoReply, StartAt
+from hami_runtime.bus.port import BusError, BusUnavailable, Delivery, MessageRefused, NoReply, Overtaken, StartAt
 from hami_runtime.bus.pulling import Reader, Source
 from hami_runtime.bus.session import NobodyListens, Session
 from hami_runtime.lifecycle import sleep_until
@@ -34,6 +36,9 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 _PREPARE_SECONDS = 1.0
 _CANCELLED_AGAIN_SECONDS = 0.2
+_EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
+
+_OUTCOMES: dict[type[BusError], str] = {MessageRefused: "refused", Overtaken: "overtaken"}
 
 Handler = Callable[[bytes], Awaitable[bytes]]
 Tls = ssl.SSLContext | Callable[[], ssl.SSLContext] | None
@@ -62,6 +67,7 @@ class JetStreamBus:
         self._replicas = replicas
         self._inbox = inbox
         self._session: Session | None = None
+        self._session_since = 0.0
         self._opened = asyncio.Event()
         self._specs: dict[str, StreamSpec] = {}
         self._handlers: dict[str, Handler] = {}
@@ -74,6 +80,11 @@ class JetStreamBus:
         """Whether there is a connection now."""
         return self._session is not None and not self._session.closed.is_set()
 
+    @property
+    def connected_since(self) -> float | None:
+        """When the present connection was made."""
+        return self._session_since if self.connected else None
+
     async def wait_connected(self) -> None:
         """Return once there is a connection."""
         await self.session()
@@ -84,12 +95,17 @@ class JetStreamBus:
         if self._session is not None and self.connected:
             await self._ensure(self._session)
 
-    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
         """Keep a message; see the port."""
+        if expected_last is not None:
+            message = replace(message, headers={**message.headers, _EXPECTED_LAST: str(expected_last)})
         try:
-            sequence = await self._publish(self._open_session(), message, timeout_seconds)
+            try:
+                sequence = await self._publish(self._open_session(), message, timeout_seconds)
+            except api.WrongLast as exc:
+                sequence = await self._kept_before(message, expected_last, exc)
         except BusError as exc:
-            self._publishes.add(1, {"outcome": "refused" if isinstance(exc, MessageRefused) else "unavailable"})
+            self._publishes.add(1, {"outcome": _OUTCOMES.get(type(exc), "unavailable")})
             raise
         self._publishes.add(1, {"outcome": "kept"})
         return sequence
@@ -218,7 +234,7 @@ class JetStreamBus:
 
     async def _use(self, session: Session) -> None:
         """Offer a new connection to everybody and return when it has ended."""
-        self._session = session
+        self._session, self._session_since = session, time.monotonic()
         prepared = False
         try:
             for subject in tuple(self._handlers):
@@ -281,6 +297,24 @@ class JetStreamBus:
             except DecodeError as exc:
                 raise BusUnavailable(f"{message.subject}: the acknowledgement cannot be read: {exc}") from exc
         raise BusUnavailable(f"{message.subject}: no stream keeps it now")
+
+    async def _kept_before(self, message: Message, expected_last: int | None, refusal: api.WrongLast) -> int:
+        """The sequence of a message that was refused as it is itself the one that nobody expected.
+
+        Raises:
+            BusUnavailable: nothing else is there to be seen, so that another message is just being kept, or who leads the stream is changing.
+            Overtaken: it is another one.
+        """
+        last, sequence = None, 0
+        with suppress(api.NotThere):
+            answer = await api.call(self._open_session(), f"STREAM.MSG.GET.{refusal.stream}", {"last_by_subj": message.subject})
+            last, sequence = api.kept_message(answer), api.kept_sequence(answer)
+        message_id = message.headers.get(MESSAGE_ID)
+        if last is not None and message_id and last.headers.get(MESSAGE_ID) == message_id:
+            return sequence
+        if sequence == expected_last:
+            raise BusUnavailable(str(refusal)) from refusal
+        raise Overtaken(message.subject, last, sequence) from refusal
 
     def _known(self) -> Iterable[StreamSpec]:
         """Streams that there are, or will be: those that this process makes, and those that others make for it."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.filters import matcher, matches
-from hami_runtime.bus.port import BusUnavailable, Delivery, MessageRefused, NoReply, StartAt
+from hami_runtime.bus.port import BusUnavailable, Delivery, MessageRefused, NoReply, Overtaken, StartAt
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """As NATS' own default."""
@@ -32,6 +32,7 @@ class MemoryBus:
         self._streams: dict[str, _Stream] = {}
         self._handlers: dict[str, list[Handler]] = {}
         self._up = True
+        self._up_since = 0.0
         self._changed = _Wakeups()
 
     # What tests and simulations do to it
@@ -43,6 +44,7 @@ class MemoryBus:
     def up(self) -> None:
         """Come back, with everything that was kept."""
         self._up = True
+        self._up_since = _now()
         self._changed.wake()
         for stream in self._streams.values():
             stream.wake()
@@ -59,6 +61,11 @@ class MemoryBus:
         """Whether it is up."""
         return self._up
 
+    @property
+    def connected_since(self) -> float | None:
+        """When it came back last; 0 where it has always been there."""
+        return self._up_since if self._up else None
+
     async def wait_connected(self) -> None:
         """Return once it is up."""
         while not self._up:
@@ -73,7 +80,7 @@ class MemoryBus:
                 stream.spec = spec
         self._changed.wake()
 
-    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
         """Keep a message; a double, by its id, gets the first one's sequence."""
         self._require_up()
         if len(message.data) > MAX_MESSAGE_BYTES:
@@ -81,7 +88,7 @@ class MemoryBus:
         stream = next((each for each in self._streams.values() if each.holds(message.subject)), None)
         if stream is None:
             raise MessageRefused(f"{message.subject}: no stream keeps it")
-        return stream.keep(message, _now())
+        return stream.keep(message, _now(), expected_last)
 
     @asynccontextmanager
     async def consume(
@@ -246,9 +253,17 @@ class _Stream:
     def holds(self, subject: str) -> bool:
         return any(matches(pattern, subject) for pattern in self.spec.subjects)
 
-    def keep(self, message: Message, now: float) -> int:
+    def keep(self, message: Message, now: float, expected_last: int | None = None) -> int:
         self.expire(now)
         message_id = message.headers.get(MESSAGE_ID, "")
+        if expected_last is not None:  # looked at before the id, as a server does that is alone
+            before = self._by_subject.get(message.subject)
+            last = self._by_sequence[before[-1]] if before else None
+            sequence = last.sequence if last else 0
+            if last and message_id and last.message.headers.get(MESSAGE_ID) == message_id:
+                return sequence
+            if sequence != expected_last:
+                raise Overtaken(message.subject, last.message if last else None, sequence)
         if message_id in self._ids:
             return self._ids[message_id][1]
         self._last_sequence += 1

@@ -27,6 +27,20 @@ class MessageRefused(BusError):  # noqa: N818 - reads as the condition it names
     """The server will never take this message (no permission, too large, no stream). Trying again is of no use."""
 
 
+class Overtaken(BusError):  # noqa: N818 - reads as the condition it names
+    """Another message is the last one on the subject than the one that was expected there; ours was not kept.
+
+    Attributes:
+        last: what is the last one now, None where there is none.
+        sequence: its sequence, 0 where there is none.
+    """
+
+    def __init__(self, subject: str, last: Message | None, sequence: int) -> None:
+        super().__init__(f"{subject}: somebody else has spoken, message {sequence} is the last one now")
+        self.last = last
+        self.sequence = sequence
+
+
 class NoReply(BusError):  # noqa: N818 - reads as the condition it names
     """Nobody answered a request in time."""
 
@@ -83,6 +97,11 @@ class Bus(Protocol):
         """Whether there is a connection now."""
         ...
 
+    @property
+    def connected_since(self) -> float | None:
+        """When the connection that there is now was made, on the monotonic clock; None while there is none."""
+        ...
+
     async def wait_connected(self) -> None:
         """Return once there is a connection."""
         ...
@@ -91,12 +110,21 @@ class Bus(Protocol):
         """Make the streams that are missing and reconcile the settings of those that differ; without a connection, as soon as there is one."""
         ...
 
-    async def publish(self, message: Message, *, timeout_seconds: float = 5.0) -> int:
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
         """Keep ``message`` in the stream that its subject belongs to and return its sequence there.
+
+        A message that was kept before, as its id tells, is not kept again. It counts as kept also where it is itself the last one on its subject
+        that nobody expected; where another one has followed it may count as overtaken.
+
+        Args:
+            message: what to keep.
+            expected_last: keep it only behind this sequence as the last one on its subject, 0 for none; None keeps it behind anything.
+            timeout_seconds: for the acknowledgement.
 
         Raises:
             BusUnavailable: no connection, or no acknowledgement in time.
             MessageRefused: the server refuses it for good.
+            Overtaken: it was not kept, since another message than ``expected_last`` is the last one.
         """
         ...
 
