@@ -146,6 +146,26 @@ static inline uint64_t rig_free(void)
 	return free_bytes;
 }
 
+/* A share of memory on one card, and a context there. */
+static inline void rig_begin(uint64_t limit_bytes)
+{
+	(void)rig_one(limit_bytes, 100);
+	rig_context(0);
+}
+
+/* The region and the card agree. */
+static inline void rig_exact(uint64_t bytes)
+{
+	CHECK_EQUAL(rig_charged(0), bytes);
+	CHECK_EQUAL(fakeUsedBytes(0), bytes);
+}
+
+static inline CUmemAllocationProp rig_on_device(int device)
+{
+	return (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+}
+
 static inline CUfunction rig_kernel(const char *name)
 {
 	CUfunction function;

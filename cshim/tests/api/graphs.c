@@ -1,0 +1,123 @@
+/* Graphs that allocate: charged what the devices keep for them, from an upload or a launch on. */
+#include "rig.h"
+
+static void graphs_are_charged_what_the_device_keeps_for_them(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = 600 * MIB};
+	CUgraphNode node;
+	CUgraphExec exec;
+	CUdeviceptr a;
+	CUgraph graph;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	rig_exact(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 500 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemFree_v2(a), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch_ptsz(exec, NULL), CUDA_SUCCESS); /* the same memory again */
+	rig_exact(600 * MIB);
+	CHECK_EQUAL(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+	rig_exact(0);
+}
+
+static CUgraph graph_that_allocates(uint64_t bytes, int device)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.bytesize = bytes, .poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+	CUgraphNode node;
+	CUgraph graph;
+
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+	return graph;
+}
+
+static void a_graph_within_a_graph_is_charged_too(void)
+{
+	CUgraphNode node;
+	CUgraphExec exec;
+	CUgraph outer;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuGraphCreate(&outer, 0), CUDA_SUCCESS);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQUAL(cuGraphAddChildGraphNode(&node, outer, NULL, 0, graph_that_allocates(400 * MIB, 0)),
+			CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, outer, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	rig_exact(800 * MIB);
+	CHECK_EQUAL(cuGraphAddChildGraphNode(&node, outer, NULL, 0, graph_that_allocates(400 * MIB, 0)), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, outer, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	rig_exact(800 * MIB);
+}
+
+static void a_graph_is_charged_when_it_is_uploaded(void)
+{
+	CUDA_GRAPH_INSTANTIATE_PARAMS at_once = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+	CUgraphExec small, large;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&small, graph_that_allocates(600 * MIB, 0), 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&large, graph_that_allocates(2 * GIB, 0), 0), CUDA_SUCCESS);
+	rig_exact(0);
+	CHECK_EQUAL(cuGraphUpload(small, NULL), CUDA_SUCCESS);
+	rig_exact(600 * MIB);
+	CHECK_EQUAL(cuGraphUpload(large, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuGraphUpload_ptsz(large, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuGraphInstantiateWithParams(&large, graph_that_allocates(2 * GIB, 0), &at_once),
+		CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(
+		cuGraphInstantiateWithParams_ptsz(&small, graph_that_allocates(800 * MIB, 0), &at_once), CUDA_SUCCESS);
+	rig_exact(800 * MIB);
+}
+
+static void a_graph_is_charged_where_it_allocates(void)
+{
+	struct grant grant = rig_grant(2, GIB, 100);
+	CUgraphExec exec;
+
+	rig_cards(2, 8 * GIB);
+	rig_write(&grant);
+	rig_context(1);
+	rig_context(0);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph_that_allocates(600 * MIB, 1), 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(0), 0);
+	CHECK_EQUAL(rig_charged(1), 600 * MIB);
+	CHECK_EQUAL(fakeUsedBytes(1), 600 * MIB);
+}
+
+static void a_captured_allocation_is_charged_when_its_graph_runs(void)
+{
+	CUgraphExec exec;
+	CUstream stream;
+	CUgraph graph;
+	CUdeviceptr a;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAllocAsync(&a, 64 * MIB, stream), CUDA_SUCCESS);
+	CHECK_EQUAL(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+	rig_exact(0);
+	CHECK_EQUAL(cuGraphInstantiate_v2(&exec, graph, NULL, NULL, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, stream), CUDA_SUCCESS);
+	rig_exact(64 * MIB);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test tests[] = {
+		TEST(graphs_are_charged_what_the_device_keeps_for_them),
+		TEST(a_graph_within_a_graph_is_charged_too),
+		TEST(a_graph_is_charged_when_it_is_uploaded),
+		TEST(a_graph_is_charged_where_it_allocates),
+		TEST(a_captured_allocation_is_charged_when_its_graph_runs),
+	};
+	return RUN_TESTS(tests, argc, argv);
+}
