@@ -68,6 +68,23 @@ async def test_a_pods_way_the_log_and_the_report(world: World, shell: Shell) -> 
     assert "8. Key findings and caveats" in text.out
 
 
+async def test_what_comes_is_followed_through_the_api_server(world: World, shell: Shell) -> None:
+    async with shell.following("events", "--follow", "--since", "1h") as lines:
+        assert " default/" in await anext(lines)  # it listens
+        await world.apply(a_pod("followed", a_container(mib=100)))
+        mine = (line.split()[3] async for line in lines if "default/followed" in line)
+        assert [await anext(mine) for _ in range(3)] == ["assigned", "allocating", "success"]
+
+
+async def test_a_running_pod_is_given_another_size(world: World, shell: Shell) -> None:
+    said = await shell.hami("resize", "one", "--memory-mib", "4000", "-o", "json")
+    assert said.code == 0, said
+    assert [share["memoryMib"] for share in json.loads(said.out)["assignments"][0]["containers"][0]["shares"]] == [4000]
+    await world.until("one", lambda pod: [share.memory_mib for (share,) in shares_of(pod).values()] == [4000])
+    summary = json.loads((await shell.hami("summary", "-o", "json")).out)
+    assert (summary["cardCount"], summary["allocatedMemoryMib"]) == (8, 4000)
+
+
 async def test_what_would_be_with_other_nodes(shell: Shell) -> None:
     question = msgspec.yaml.encode(a_pod("huge-too", a_container(mib=TOO_MUCH), pool="a100")).decode()
     alone = await shell.hami("simulate", "-f", "-", given=question)

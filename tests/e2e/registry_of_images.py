@@ -14,6 +14,13 @@ from tests.cluster.harness import ports
 
 STATUS: Final = {"unknown": 404, "private": 401, "busy": 429}
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
+OTHERS: Final = {
+    "mediaType": "application/vnd.oci.image.manifest.v1+json",
+    "digest": f"sha256:{'0' * 64}",
+    "size": 2,
+    "platform": {"os": "linux", "architecture": "s390x"},
+}
+"""The one manifest of an index: for machines that are not ours."""
 
 
 @asynccontextmanager
@@ -22,8 +29,8 @@ async def registry_of_images() -> AsyncIterator[dict[str, str]]:
 
     async def answer(request: web.Request) -> web.Response:
         name = request.match_info["name"].rpartition("/")[2]
-        if name == "foreign":  # an index without a manifest for any platform
-            return web.json_response({"schemaVersion": 2, "mediaType": INDEX, "manifests": []}, content_type=INDEX)
+        if name == "foreign":
+            return web.json_response({"schemaVersion": 2, "mediaType": INDEX, "manifests": [OTHERS]}, content_type=INDEX)
         return web.json_response({"errors": []}, status=STATUS[name])
 
     app = web.Application()
