@@ -15,12 +15,12 @@ from msgspec import Struct
 from hami_devices.catalog import Catalog
 from hami_devices.requests import RequestError
 from hami_protocol import keys
-from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.devices import PodRef
 from hami_protocol.errors import ProtocolError
 from hami_protocol.events import Event, PodAllocating, PodReleased
 from hami_protocol.holdings import Holdings, HoldingsQuestion
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
-from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.pods import pod_ref
 from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus
 from hami_runtime.clock import Clock
@@ -37,14 +37,14 @@ from hami_scheduler.allocations import Missing
 from hami_scheduler.binder import Binder
 from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
-from hami_scheduler.gangs import Gangs, group_of
+from hami_scheduler.gangs import Gangs
 from hami_scheduler.gathering import Gathering
 from hami_scheduler.holding import holdings
 from hami_scheduler.keeping import KeptPods
 from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics, MigCollector, QuotaCollector
 from hami_scheduler.picture import Picture
-from hami_scheduler.placement import Entry, Phase, Placement, Refusal
+from hami_scheduler.placement import Entry, Placement
 from hami_scheduler.placing import Placing
 from hami_scheduler.preempting import Preempting
 from hami_scheduler.resizing import Resized, Resizing, Wish, totals
@@ -53,6 +53,7 @@ from hami_scheduler.settings import PlacementMode
 from hami_scheduler.simulating import Simulating
 from hami_scheduler.tending import Tending
 from hami_scheduler.turns import Turns, left_to_the_next_leader
+from hami_scheduler.verbs import Verbs
 from hami_scheduler.verdicts import INVALID_REQUEST
 from hami_scheduler.wire import ExtenderArgs, FilterAnswer, HostPriority, MetaVictims, PreemptionArgs
 
@@ -181,6 +182,19 @@ class Scheduler:
             publish=self._say,
             metrics=self.metrics,
         )
+        self._verbs = Verbs(
+            self.picture,
+            cluster,
+            clock,
+            pods=self.pods,
+            placing=self._placing,
+            preempting=self._preempting,
+            gathering=self._gathering,
+            binder=self._binder,
+            metrics=self.metrics,
+            telemetry=telemetry,
+            bind_timeout_seconds=options.bind_timeout_seconds,
+        )
         self._adopting = Adopting(
             self.picture,
             clock,
@@ -191,7 +205,6 @@ class Scheduler:
             schedulers=options.adopted_schedulers,
         )
         self.pods.subscribe(self._adopting.pod_changed)
-        self._cluster = cluster
         self._feeds = Feeds(bus, self.picture, self.metrics, heard=turns.heard)
         self._resizing = Resizing(
             self.picture.state,
@@ -219,7 +232,6 @@ class Scheduler:
         """The pods were read since it began to lead: what an earlier leader has bound is known."""
         if elector is not None:
             elector.on_change(self._leading_changed)
-        self._binding: dict[str, asyncio.Future[str]] = {}
 
     # Whether it decides
 
@@ -337,7 +349,7 @@ class Scheduler:
             if not value:
                 return FilterAnswer(error=f"Pod.metadata.{name}: missing from pod {pod_ref(pod)}")
         with self._telemetry.span("filter", pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(pod_ref(pod))):
-            return self._filter(pod, args.node_names)
+            return self._verbs.filter(pod, args.node_names)
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """How much each candidate is preferred, 0 to 10; 0 for one that does not fit. Changes nothing."""
@@ -352,17 +364,7 @@ class Scheduler:
         """Bind ``pod`` to ``node``; return an error text, empty when it is bound. A second call for the same pod gets the first one's answer."""
         if (obstacle := self.obstacle()) is not None:
             return obstacle
-        running = self._binding.get(pod.uid)
-        if running is not None:
-            return await asyncio.shield(running)
-        running = self._binding[pod.uid] = asyncio.get_running_loop().create_future()
-        error = f"bind of pod {pod} was interrupted"
-        try:
-            error = await self._bind(pod, node)
-        finally:
-            del self._binding[pod.uid]
-            running.set_result(error)
-        return error
+        return await self._verbs.bind(pod, node)
 
     def preempt(self, args: PreemptionArgs) -> dict[str, MetaVictims]:
         """kube-scheduler's own candidates, but for those whose victims do not free what the pod needs."""
@@ -428,115 +430,6 @@ class Scheduler:
             course.step()
             await asyncio.sleep(0)  # filter is not kept waiting
         return course.result()
-
-    # How
-
-    def _filter(self, pod: Pod, names: list[str]) -> FilterAnswer:
-        ref = pod_ref(pod)
-        picture = self.picture
-        uid = ref.uid
-        picture.pods.asked(uid)
-        self._preempting.keep_on()
-        if (node := self._bound_node(ref)) is not None:
-            return FilterAnswer(error=f"pod {ref} is bound to {node} already")
-        if (node := self._binder.open_node(uid)) is not None:
-            if node in names:
-                return FilterAnswer(node_names=[node])
-            return FilterAnswer(error=f"whether pod {ref} is bound to {node} is not known yet")
-        if uid in self._binding:
-            return FilterAnswer(error=f"pod {ref} is being bound")
-        try:
-            request = self._catalog.read_pod(pod)
-            size = self._placing.group_size(pod)
-        except RequestError as exc:
-            picture.give_up(ref, INVALID_REQUEST)
-            picture.unkeep(uid)
-            picture.verdicts.invalid(ref, str(exc), node_count=len(names))
-            self.metrics.verdicts.add(1, {"verdict": "invalid"})
-            return FilterAnswer(unresolvable=dict.fromkeys(names, INVALID_REQUEST))
-        if not request.asks:
-            picture.give_up(ref, "the pod asks for nothing any more")
-            picture.unkeep(uid)
-            return FilterAnswer(node_names=names)
-        return self._placing.place(pod, ref, request, names, size)
-
-    async def _bind(self, ref: PodRef, node: str) -> str:
-        deadline = self._clock.monotonic() + self._options.bind_timeout_seconds
-        pod = await self._current(ref)
-        if isinstance(pod, str):
-            self.picture.give_up(ref, pod)
-            return pod
-        self.picture.pods.asked(ref.uid)
-        if bound := pod.spec.node_name or self._bound_node(ref):
-            return "" if bound == node else f"pod {ref} is bound to {bound} already"
-        with self._telemetry.span("bind", pod.metadata.annotations.get(keys.TRACE_PARENT), pod=str(ref), node=node):
-            assignments = self._assume(pod, ref, node)
-            if isinstance(assignments, str):
-                return assignments
-            if assignments and (late := await self._gather(pod)):
-                self.picture.give_up(ref, late)
-                return late
-            error = await self._binder.bind(pod, ref, node, assignments, deadline=deadline)
-        self.metrics.binds.add(1, {"outcome": "failed" if error else "bound"})
-        self._placing.forget(ref.uid)
-        return error
-
-    async def _gather(self, pod: Pod) -> str:
-        """Wait for enough of the pod's group; an error text where they have not come in time."""
-        group = group_of(pod)
-        try:
-            size = self._placing.group_size(pod)
-        except RequestError as exc:
-            return str(exc)
-        return "" if group is None or size is None or size == 1 else await self._gathering.arrive(group, size)
-
-    def _assume(self, pod: Pod, ref: PodRef, node: str) -> tuple[VendorAssignment, ...] | str:
-        """Make sure that room on ``node`` is charged for the pod: what filter reserved, else a fit made now. An error text where there is none."""
-        state = self.picture.state
-        entry = state.entry(ref.uid)
-        if self._binder.open_node(ref.uid) == node and entry is not None:
-            return tuple(entry.assignments)
-        reservation = self.picture.reservations.get(ref.uid)
-        if entry is None or entry.node != node or reservation is None:
-            try:
-                request = self._catalog.read_pod(pod)
-            except RequestError as exc:
-                return f"{INVALID_REQUEST}: {exc}"
-            if not request.asks:
-                return ()
-            found = self.picture.judge(ref, request, [node])
-            if isinstance(found, Refusal):
-                reason = found.failed.get(node) or found.unresolvable.get(node) or found.summary
-                self.picture.give_up(ref, f"no room on {node} any more")
-                return f"node {node}: {reason}"
-            self._placing.reserve(ref, found)
-            entry = state.entry(ref.uid)
-        if entry is None:
-            return f"no room is reserved for pod {ref}"
-        state.assume(ref.uid)
-        return tuple(entry.assignments)
-
-    async def _current(self, ref: PodRef) -> Pod | str:
-        """The pod that ``ref`` means, not bound yet; an error text where there is none."""
-        pod = self._pod_named(ref.namespace, ref.name)
-        if pod is None or pod.metadata.uid != ref.uid:
-            try:
-                pod = await self._cluster.get(api.PODS, ref.name, namespace=ref.namespace)
-            except api.ClusterError as exc:
-                return f"pod {ref} cannot be read: {exc}"
-        if pod.metadata.uid != ref.uid:
-            return f"pod {ref} was deleted; there is another of its name"
-        if is_terminal(pod):
-            return f"pod {ref} is {pod.status.phase}"
-        return pod
-
-    def _bound_node(self, ref: PodRef) -> str | None:
-        """Where the pod is bound, by the watch or, before that has shown it, by our own Binding; None where it is not."""
-        pod = self._pod_named(ref.namespace, ref.name)
-        if pod is not None and pod.metadata.uid == ref.uid and pod.spec.node_name:
-            return pod.spec.node_name
-        entry = self.picture.state.entry(ref.uid)
-        return entry.node if entry is not None and entry.phase in {Phase.BOUND, Phase.SHRUNK} else None
 
     def _pod_named(self, namespace: str, name: str) -> Pod | None:
         return self.pods.get(name, namespace)
