@@ -1,5 +1,6 @@
 /* lock.h: a lock between the threads of one process, in private memory; held for nanoseconds, never over a call to the
- * driver or the kernel. One word, zero when free, so a page that fork has wiped holds free locks. */
+ * driver, and over one to the kernel only where a table grows. One word, zero when free, so a page that fork has wiped
+ * holds free locks. */
 #ifndef VGPU_LOCK_H
 #define VGPU_LOCK_H
 
