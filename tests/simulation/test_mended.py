@@ -35,6 +35,7 @@ from hami_scheduler.turns import left_to_the_next_leader
 from tests.contract.node_agent.world import World as OneNode
 from tests.contract.node_agent.world import play
 from tests.contract.scheduler.world import World, asked, place, ref, story, used_mib
+from tests.simulation.faults import Faults, FaultyBus, Process
 
 
 def test_a_replica_that_leads_no_more_does_not_spin_over_pods_that_it_may_not_wake() -> None:
@@ -330,3 +331,42 @@ def test_a_ring_that_comes_just_when_a_pause_begins_ends_it() -> None:
         return loop.time()
 
     assert virtual.run(main()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("who led", ["PodAssigned", "PodAllocating", "PodReleased"]),
+        ("who leads", ["PodAssigned", "AssignmentLapsed", "PodAllocating", "PodReleased"]),
+    ],
+)
+@story
+async def test_a_lease_that_changes_hands_while_the_bus_is_away_leaves_one_story_in_the_log(
+    world: World, first: str, said: list[str]
+) -> None:
+    """The late grant of who led landed, and then came the lapse of who leads: of a pod that was gone, and had never been seen by it."""
+    faults = Faults(1)
+    faults.active = False
+    ways = {name: Process(name, faults) for name in ("who led", "who leads")}
+    api_server = MemoryCluster(world.store)
+    await world.node("n1")
+    pod = await world.pod("p1", gpu=1, gpumem=1000)
+    async with world.scheduler(cluster=api_server, bus=FaultyBus(world.bus, ways["who led"]), elect="s1") as led:
+        await asyncio.sleep(3.0)
+        theirs = FaultyBus(world.bus, ways["who leads"])
+        async with world.scheduler(cluster=BlindWatch(world.store), bus=theirs, elect="s2") as leads:
+            assert asked(led, pod).node_names == ["n1"]
+            await asyncio.sleep(1.0)
+            for way in ways.values():
+                way.linked.clear()
+            assert await led.bind(ref(pod), "n1") == ""
+            api_server.down()  # and so it loses its lease, and does not see that the pod goes
+            await world.delete(pod)
+            await asyncio.sleep(15.0)
+            assert leads.leads()
+            ways[first].linked.set()
+            await asyncio.sleep(15.0)
+            for way in ways.values():
+                way.linked.set()
+            await asyncio.sleep(40.0)
+            assert [kind for kind, _ in world.said()] == said

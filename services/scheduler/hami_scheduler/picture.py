@@ -84,6 +84,8 @@ class Picture:
         self._leading = leading
         self._metrics = metrics
         self._releases: dict[str, tuple[float, Missing]] = {}
+        self._log_is_ours = False
+        """This replica leads and has said what the log lacked: what comes there from now on and is not known is somebody else's late word."""
         self._told_fences: set[Fence] = set()
         self._released: OrderedDict[str, None] = OrderedDict()
 
@@ -158,6 +160,9 @@ class Picture:
             case PodAssigned() | PodAllocating() if event.pod.uid in self._released:
                 missing = allocations.released(event.pod, event.node, "the pod had ended before its grant was said")
                 self._releases[event.pod.uid] = (self._clock.monotonic(), missing)  # or the log would end with a pod that holds something
+            case PodAllocating() if self._log_is_ours and self.state.entry(event.pod.uid) is None:
+                missing = allocations.released(event.pod, event.node, "the pod had ended before its grant was said")
+                self._releases.setdefault(event.pod.uid, (self._clock.monotonic() + RELEASE_GRACE_SECONDS, missing))
             case AllocationSucceeded() | AllocationFailed():
                 self._unlock(event.node, event.pod)
 
@@ -215,7 +220,12 @@ class Picture:
                 self.state.renew(uid, now)
             else:
                 self.give_up(entry.pod, "not bound in time")
-        self._release([uid for uid, (when, _) in self._releases.items() if when <= now])
+        due = [uid for uid, (when, _) in self._releases.items() if when <= now]
+        for uid in due:
+            pod = find_pod(self._releases[uid][1].event.pod)
+            if pod is not None and pod.metadata.uid == uid and pod.spec.node_name and not is_terminal(pod):
+                del self._releases[uid]  # granted by the leader before, and seen since
+        self._release([uid for uid in due if uid in self._releases])
 
     def release_namesakes(self, pod: PodRef) -> None:
         """Do not wait for the agent any longer: ``pod`` gets a word of its own, which would hide the last one on an earlier pod of its name."""
@@ -238,10 +248,12 @@ class Picture:
         for node in self.state.nodes():
             for source, reason in self.state.fences(node).items():
                 self._tell_of(Fence(node=node, source=source, reason=reason))
+        self._log_is_ours = True
         return missing
 
     def follow(self) -> None:
         """This replica leads no more."""
+        self._log_is_ours = False
         self._told_fences.clear()
 
     def fenced_nodes(self) -> int:

@@ -15,6 +15,7 @@ from hami_protocol.devices import PodRef, RegisteredDevice
 from hami_protocol.events import Event
 from hami_protocol.kubernetes import Pod
 from hami_runtime import virtual
+from hami_runtime.bus import Bus
 from hami_runtime.bus.memory import MemoryBus
 from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
@@ -38,14 +39,14 @@ class World:
 
     @asynccontextmanager
     async def scheduler(
-        self, *, cluster: api.Cluster | None = None, options: Options | None = None, elect: str = ""
+        self, *, cluster: api.Cluster | None = None, bus: Bus | None = None, options: Options | None = None, elect: str = ""
     ) -> AsyncIterator[Scheduler]:
         """A running replica; on leaving the context it is stopped, as after a kill nothing of it remains."""
         ours = cluster or MemoryCluster(self.store)
         elector = LeaderElector(ours, self.clock, name="lease", namespace="kube-system", identity=elect) if elect else None
         scheduler = Scheduler(
             cluster=ours,
-            bus=self.bus,
+            bus=bus or self.bus,
             clock=self.clock,
             catalog=Catalog(),
             identity=elect or "s1",
