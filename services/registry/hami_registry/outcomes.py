@@ -1,7 +1,8 @@
 """Carries out what ``phases`` decides about pods, from the log of allocations. Decides only how an attempt went: done, again later, or never.
 
-Outcomes of one pod are carried out in order, those of different pods side by side. A message is acknowledged last, so that one that is
-delivered again repeats the work, which changes nothing.
+Outcomes of one pod are carried out in order, those of different pods side by side. Most messages ask for nothing: they are settled as they come, and
+only what has to be written has a task of its own. A message is acknowledged last, so that one that is delivered again repeats the work, which
+changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hami_protocol import envelope, events, keys, nodelock, subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.errors import EventError, RecordError
 from hami_protocol.kubernetes import Node
-from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases
+from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases, Verdict
 from hami_runtime.bus.port import Bus, BusError, Delivery
 from hami_runtime.kube.cluster import NODES, PODS, Cluster, ClusterError, Conflict, Invalid, NotFound
 from hami_runtime.lifecycle import sleep_until, until
@@ -119,8 +120,12 @@ class OutcomeFollower:
                 if not isinstance(event, _AllocationEvents):
                     await self._terminate(delivery, "does not belong on this stream")
                     continue
+                verdict = None if event.pod.uid in self._turns else self._judge(event, again=delivery.attempt > 1)
+                if isinstance(verdict, Nothing):
+                    await self._settle(delivery, event, Done())
+                    continue
                 await at_once.acquire()
-                group.create_task(self._in_turn(delivery, event, at_once.release))
+                group.create_task(self._in_turn(delivery, event, verdict, self._line_up(event.pod.uid), at_once.release))
 
     async def _begin_anew(self, stop: asyncio.Event) -> None:
         while self._anew and not stop.is_set():
@@ -138,52 +143,65 @@ class OutcomeFollower:
         log.error("message terminated", subject=delivery.message.subject, sequence=delivery.sequence, reason=reason)
         await delivery.term(reason)
 
-    async def _in_turn(self, delivery: Delivery, event: events.AllocationEvent, done: Callable[[], None]) -> None:
-        uid = event.pod.uid
+    def _judge(self, event: events.AllocationEvent, *, again: bool) -> Verdict | Again:
+        try:
+            return self._phases.judge(event, again=again)
+        except Exception as exc:  # a fault of ours over one message must not keep all others from being carried out
+            log.exception("outcome failed", **_about(event))
+            return Again(f"{type(exc).__name__}: {exc}")
+
+    def _line_up(self, uid: str) -> _Turn:
         turn = self._turns.setdefault(uid, _Turn())
         turn.wanted += 1
+        return turn
+
+    async def _in_turn(
+        self, delivery: Delivery, event: events.AllocationEvent, verdict: Verdict | Again | None, turn: _Turn, done: Callable[[], None]
+    ) -> None:
+        """Carry out ``verdict``; None where the event is to be judged when its turn comes."""
+        again = delivery.attempt > 1
         try:
             async with turn.lock:
                 with self._telemetry.span(
                     "outcome", delivery.message.headers.get(envelope.TRACE_PARENT), pod=str(event.pod), node=event.node
                 ):
-                    result = await self._try(event, again=delivery.attempt > 1)
+                    result = await self._try(event, verdict or self._judge(event, again=again))
                 await self._settle(delivery, event, result)
         finally:
             done()
             turn.wanted -= 1
             if not turn.wanted:
-                del self._turns[uid]
+                del self._turns[event.pod.uid]
 
-    async def _try(self, event: events.AllocationEvent, *, again: bool) -> Result:
+    async def _try(self, event: events.AllocationEvent, verdict: Verdict | Again) -> Result:
         try:
-            return await self._carry_out(event, again=again)
-        except Exception as exc:  # a fault of ours over one message must not keep all others from being carried out
-            log.exception("outcome failed", pod=str(event.pod), uid=event.pod.uid, type=type(event).__name__)
+            return await self._carry_out(event, verdict)
+        except Exception as exc:  # as above
+            log.exception("outcome failed", **_about(event))
             return Again(f"{type(exc).__name__}: {exc}")
 
     async def _settle(self, delivery: Delivery, event: events.AllocationEvent, result: Result) -> None:
         self._results.add(1, {"type": type(event).__name__, "result": type(result).__name__.lower()})
-        about = {"pod": str(event.pod), "uid": event.pod.uid, "node": event.node, "type": type(event).__name__}
         match result:
             case Done():
                 await delivery.ack()
             case Again(reason=reason):
                 pause_seconds = min(2.0 ** min(delivery.attempt - 1, 10), _LONGEST_PAUSE_SECONDS)
-                log.warning("outcome has to wait", **about, reason=reason, again_in_seconds=pause_seconds)
+                log.warning("outcome has to wait", **_about(event), reason=reason, again_in_seconds=pause_seconds)
                 await delivery.nak(delay_seconds=pause_seconds)
             case Never(reason=reason):
-                log.error("outcome given up", **about, reason=reason)
+                log.error("outcome given up", **_about(event), reason=reason)
                 await delivery.term(reason)
 
-    async def _carry_out(self, event: events.AllocationEvent, *, again: bool) -> Result:
-        verdict = self._phases.judge(event, again=again)
+    async def _carry_out(self, event: events.AllocationEvent, verdict: Verdict | Again) -> Result:
         if isinstance(verdict, LookUp):
             looked_up = await self._look_up(event.pod)
             if looked_up is not None:
                 return looked_up
             verdict = self._phases.judge(event)
         match verdict:
+            case Again():
+                return verdict
             case Nothing():
                 return Done()
             case GiveUp(reason=reason):
@@ -243,6 +261,10 @@ class OutcomeFollower:
         except ClusterError as exc:
             return Again(str(exc))
         return Done()
+
+
+def _about(event: events.AllocationEvent) -> dict[str, str]:
+    return {"pod": str(event.pod), "uid": event.pod.uid, "node": event.node, "type": type(event).__name__}
 
 
 def _holds(node: Node, pod: PodRef) -> bool:
