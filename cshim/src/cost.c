@@ -304,6 +304,17 @@ uint64_t cost_of(struct launch *launch, bool *measure)
 	return price;
 }
 
+/* Events are of the context in which they are made, and are recorded into streams of the same. */
+static bool events_begin(struct launch *launch)
+{
+	const bool entered = shim_enter_stream(launch->shim, launch->stream);
+	const bool made = driver.cuEventCreate(&launch->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+			  driver.cuEventCreate(&launch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+
+	shim_leave_stream(entered);
+	return made && record(launch, launch->start) == CUDA_SUCCESS;
+}
+
 void cost_measure(struct launch *launch)
 {
 	uint64_t waited = 0;
@@ -314,10 +325,7 @@ void cost_measure(struct launch *launch)
 	while (!may_queue(launch->shim, launch->key) && wait_on(launch->shim, &waited))
 		;
 	launch->sampled = driver.cuEventCreate != NULL && driver.cuEventRecord != NULL && driver.cuEventQuery != NULL &&
-			  driver.cuEventElapsedTime != NULL && driver.cuEventDestroy_v2 != NULL &&
-			  driver.cuEventCreate(&launch->start, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-			  driver.cuEventCreate(&launch->end, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-			  record(launch, launch->start) == CUDA_SUCCESS;
+			  driver.cuEventElapsedTime != NULL && driver.cuEventDestroy_v2 != NULL && events_begin(launch);
 	if (!launch->sampled && driver.cuEventDestroy_v2 != NULL)
 		events_drop(launch->start, launch->end);
 }

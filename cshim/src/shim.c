@@ -360,6 +360,22 @@ bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device)
 	return context != NULL && device_of_context(context, context == current_context(), device);
 }
 
+bool shim_enter_stream(struct shim *shim, CUstream stream)
+{
+	const CUcontext context = context_of_stream(shim, stream);
+
+	return context != NULL && context != current_context() && driver.cuCtxPushCurrent_v2 != NULL &&
+	       driver.cuCtxPopCurrent_v2 != NULL && driver.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+void shim_leave_stream(bool entered)
+{
+	CUcontext context;
+
+	if (entered)
+		(void)driver.cuCtxPopCurrent_v2(&context);
+}
+
 void shim_forget_context(struct shim *shim, CUcontext context)
 {
 	uint64_t expected = (uint64_t)(uintptr_t)context;

@@ -185,6 +185,10 @@ int shim_row_of_nvml(struct shim *shim, nvmlDevice_t device);
 int shim_row_of_stream(struct shim *shim, CUstream stream);
 bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device);
 
+/* Make the stream's context current where it is not; `shim_leave_stream` undoes what was done. */
+bool shim_enter_stream(struct shim *shim, CUstream stream);
+void shim_leave_stream(bool entered);
+
 void shim_forget_context(struct shim *shim, CUcontext context);
 
 /* Fill `rows`, once the driver answers; false before cuInit. */

@@ -9,6 +9,7 @@
 #include "driver.h"
 
 struct CUevent_st {
+	const struct CUctx_st *context;
 	uint64_t at_ns;
 	bool recorded;
 };
@@ -238,14 +239,20 @@ CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
 {
 	(void)Flags;
 	ENTER();
+	NEED_CONTEXT(context);
 	*phEvent = calloc(1, sizeof(**phEvent));
-	return *phEvent != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	if (*phEvent == NULL)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*phEvent)->context = context;
+	return CUDA_SUCCESS;
 }
 
 static CUresult event_record(CUevent event, struct CUstream_st *stream)
 {
 	const uint64_t now = fake_now_ns();
 
+	if (event->context != fake_stream_context(stream))
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (stream->capture != NULL)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	event->at_ns = stream->free_at_ns > now ? stream->free_at_ns : now;
