@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import aiohttp
 
@@ -40,17 +41,27 @@ class Forwarder:
             ConnectionError: it cannot be reached, or has not answered as an extender does.
             TimeoutError: it has not answered in time.
         """
+        status, answer = await self.pass_on(leader, path, body)
+        if status != HTTPStatus.OK:
+            raise ConnectionError(f"the leader {leader} answered {status}")
+        return answer
+
+    async def pass_on(self, leader: str, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+        """POST ``body`` to the replica with identity ``leader`` and return what it answers, whatever that is.
+
+        Raises:
+            ConnectionError: it cannot be reached.
+            TimeoutError: it has not answered in time.
+        """
         url = address(leader)
         if url is None:
             raise ConnectionError(f"the leader {leader} does not say where it is")
-        headers = {FORWARDED: "1", "Content-Type": "application/json"}
+        sent = {**(headers or {}), FORWARDED: "1", "Content-Type": "application/json"}
         try:
             async with self._session.post(
-                url + path, data=io.BytesIO(body), headers=headers, ssl=self._tls or True, server_hostname=self._server_name
+                url + path, data=io.BytesIO(body), headers=sent, ssl=self._tls or True, server_hostname=self._server_name
             ) as answer:
-                if answer.status != 200:
-                    raise ConnectionError(f"the leader {leader} answered {answer.status}")
-                return await answer.read()
+                return answer.status, await answer.read()
         except aiohttp.ClientError as exc:
             raise ConnectionError(f"the leader {leader} cannot be reached: {exc}") from exc
 

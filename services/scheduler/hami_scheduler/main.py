@@ -24,7 +24,7 @@ from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.readers import Readers, let_all_in
 from hami_runtime.telemetry import Telemetry
-from hami_scheduler import collector, extender, questions
+from hami_scheduler import collector, extender, questions, resize_api
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.service import Options, Scheduler
 from hami_scheduler.settings import Settings
@@ -90,12 +90,13 @@ async def run(settings: Settings) -> None:
         api_tls = self_signed.context("hami-scheduler") if settings.api_tls else None
         authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
         extender_app = extender.application(scheduler, forwarder)
+        extender_app.add_routes([resize_api.route(scheduler, authorize)])  # for wishes that another replica hands on
         ports = {
             "extender": await stack.enter_async_context(
                 serve_app(extender_app, settings.extender_host, settings.extender_port, ssl=server_tls)
             ),
             "api": await stack.enter_async_context(
-                serve_app(questions.application(scheduler, bus, authorize), settings.api_host, settings.api_port, ssl=api_tls)
+                serve_app(questions.application(scheduler, bus, authorize, forwarder), settings.api_host, settings.api_port, ssl=api_tls)
             ),
         }
         if settings.volcano_host:

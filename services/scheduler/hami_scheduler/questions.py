@@ -27,6 +27,7 @@ from hami_runtime.kube.readers import Authorize
 from hami_runtime.lifecycle import sleep_until
 from hami_scheduler import resize_api
 from hami_scheduler.explaining import Explanation
+from hami_scheduler.forwarding import Forwarder
 from hami_scheduler.service import Scheduler
 from hami_scheduler.simulating import SimulationError
 
@@ -51,8 +52,8 @@ class NoAnswer(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def application(scheduler: Scheduler, bus: Bus, authorize: Authorize) -> web.Application:
-    """The routes of /v1."""
+def application(scheduler: Scheduler, bus: Bus, authorize: Authorize, forwarder: Forwarder | None = None) -> web.Application:
+    """The routes of /v1; what the leader alone can do, ``forwarder`` hands on to it."""
 
     async def explain(request: web.Request) -> web.Response:
         question = Question(namespace=request.match_info["namespace"], pod=request.match_info["pod"])
@@ -91,7 +92,7 @@ def application(scheduler: Scheduler, bus: Bus, authorize: Authorize) -> web.App
         [
             web.get("/v1/explain/{namespace}/{pod}", explain),
             web.post("/v1/simulate", simulate),
-            resize_api.route(scheduler, authorize),
+            resize_api.route(scheduler, authorize, forwarder),
         ]
     )
     return app

@@ -1,37 +1,52 @@
 """``POST /v1/resize``: a wish for other sizes, as JSON (``resizing.Wish``), from who may patch the pod. Decides nothing.
 
-The leader alone answers, and never over the bus, where nobody says who asks; a follower says who leads.
+The leader alone answers, and never over the bus, where nobody says who asks. A follower hands the wish on to it with the token of who asks, which
+the leader reviews itself: there the route is beside the extender's, and no less guarded than here.
 """
 
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from hami_runtime.kube.access import ResourceAccess
-from hami_runtime.kube.readers import Authorize
+from hami_runtime.kube.readers import TOKEN_HEADER, Authorize, token_of
+from hami_scheduler.forwarding import FORWARDED, Forwarder
 from hami_scheduler.resizing import ResizeRefused, State, Wish
 from hami_scheduler.service import Scheduler
 
+PATH: Final = "/v1/resize"
 
-def route(scheduler: Scheduler, authorize: Authorize) -> web.RouteDef:
-    """The route, answered by ``scheduler`` to whom ``authorize`` lets in."""
+
+def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | None = None) -> web.RouteDef:
+    """The route, answered by ``scheduler`` to whom ``authorize`` lets in, or by the leader that ``forwarder`` reaches."""
 
     async def resize(request: web.Request) -> web.Response:
         if request.content_type != "application/json":  # which a page of another site cannot send
             return _problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
         try:
-            wish = msgspec.json.decode(await request.read(), type=Wish)
+            body = await request.read()
+            wish = msgspec.json.decode(body, type=Wish)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             return _problem(HTTPStatus.BAD_REQUEST, f"the wish cannot be read: {exc}")
         refusal = await authorize(request, ResourceAccess(verb="patch", resource="pods", namespace=wish.namespace, name=wish.pod))
         if refusal is not None:
             return _problem(*refusal)
-        return await _answer(scheduler, wish)
+        leader = scheduler.leader
+        if forwarder is None or leader is None or FORWARDED in request.headers:
+            return await _answer(scheduler, wish)
+        try:
+            status, answer = await forwarder.pass_on(leader, PATH, body, {TOKEN_HEADER: token_of(request)})
+        except (ConnectionError, TimeoutError) as exc:
+            return _problem(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"this replica does not lead: {str(exc) or 'the leader has not answered in time'}"
+            )
+        return web.Response(body=answer, status=status, content_type="application/json")
 
-    return web.post("/v1/resize", resize)
+    return web.post(PATH, resize)
 
 
 async def _answer(scheduler: Scheduler, wish: Wish) -> web.Response:

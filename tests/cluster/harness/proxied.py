@@ -29,6 +29,8 @@ async def behind_the_proxy(installation: Installation) -> AsyncIterator[None]:
     """Replicas that the API server leads to, for as long as the context is open."""
     replicas = [_replica(installation, service) for service in (SCHEDULER, REGISTRY)]
     host = ports.own_address()
+    await installation.restart(SCHEDULER)  # on the port that it has now, so that its identity says where it is
+    await installation.able(SCHEDULER)
     try:
         await _apply(installation, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NOWHERE}, "spec": {"unschedulable": True}})
         for service, replica in zip((SCHEDULER, REGISTRY), replicas, strict=True):

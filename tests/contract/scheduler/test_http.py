@@ -31,7 +31,7 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.readers import Readers, let_all_in
 from hami_runtime.telemetry import OFF, Telemetry
-from hami_scheduler import extender, questions
+from hami_scheduler import extender, questions, resize_api
 from hami_scheduler.forwarding import forwarding, identity
 from hami_scheduler.main import extender_tls
 from hami_scheduler.service import Scheduler
@@ -92,8 +92,10 @@ async def replica(world: World, name: str, *, guarded: bool = False, telemetry: 
     authorize = Readers(AccessReviewer(cluster, clock)) if guarded else let_all_in
     async with AsyncExitStack() as stack:
         forwarder = await stack.enter_async_context(forwarding())
-        await stack.enter_async_context(serve_app(extender.application(scheduler, forwarder), port=port))
-        api_port = await stack.enter_async_context(serve_app(questions.application(scheduler, world.bus, authorize)))
+        extender_app = extender.application(scheduler, forwarder)
+        extender_app.add_routes([resize_api.route(scheduler, authorize)])
+        await stack.enter_async_context(serve_app(extender_app, port=port))
+        api_port = await stack.enter_async_context(serve_app(questions.application(scheduler, world.bus, authorize, forwarder)))
         health = await stack.enter_async_context(HealthServer(scheduler.unready, telemetry=telemetry))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         stop = asyncio.Event()

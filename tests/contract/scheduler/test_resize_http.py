@@ -11,7 +11,9 @@ from aiohttp import web
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import serve_app
 from hami_runtime.kube.access import ResourceAccess
+from hami_runtime.kube.readers import let_all_in
 from hami_scheduler import resize_api
+from hami_scheduler.forwarding import forwarding
 from tests.contract.scheduler.test_http import replica
 from tests.contract.scheduler.world import World
 
@@ -59,3 +61,32 @@ async def test_only_who_may_patch_the_pod_may_resize_it(world: World) -> None:
         async with serve_app(app) as port:
             assert await posted(f"http://127.0.0.1:{port}", WISH) == (403, "eve may not patch pod default/p1")
     assert taken == [ResourceAccess(verb="patch", resource="pods", namespace="default", name="p1")]
+
+
+async def test_a_follower_hands_a_wish_on_to_the_leader_who_reviews_who_asks(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one, replica(world, "s2") as two:
+        assert (two.scheduler.leads(), one.scheduler.leads()) == (False, True)
+        await world.pod("p1", gpu=1, gpumem=2000)
+        assert await posted(two.api, WISH) == (409, "pod default/p1 is not running")
+        assert (await posted(two.api, WISH | {"pod": "p2"}))[0] == 404
+        assert (await posted(two.api, WISH | {"cores": 101}))[0] == 400
+    async with replica(world, "s1", guarded=True), replica(world, "s2") as lenient:
+        assert (await posted(lenient.api, WISH))[0] == 401, "what a follower lets in, the leader reviews all the same"
+        assert (await posted(lenient.api, WISH, token="alice"))[0] == 409
+
+
+async def test_a_leader_that_is_not_reached_is_named(world: World) -> None:
+    await world.node("n1")
+    async with replica(world, "s1") as one, replica(world, "s2") as two, forwarding() as nowhere:
+        app = web.Application()
+        app.add_routes([resize_api.route(two.scheduler, let_all_in, nowhere)])
+        assert one.scheduler.leads()
+        async with serve_app(app) as port:
+            nowhere.pass_on = unreachable  # type: ignore[method-assign]
+            status, error = await posted(f"http://127.0.0.1:{port}", WISH)
+            assert (status, error) == (503, "this replica does not lead: the leader s1 cannot be reached")
+
+
+async def unreachable(*_: object) -> tuple[int, bytes]:
+    raise ConnectionError("the leader s1 cannot be reached")
