@@ -84,9 +84,7 @@ async def test_a_node_whose_power_was_cut_serves_its_pods_or_their_successors_ag
     def serves_again(pod: Pod) -> bool:
         return runs(pod) and (restarts(pod) > 0 or pod.metadata.uid not in before)
 
-    async with asyncio.timeout(180):
-        while len(serving := [pod for pod in await world.pods(app="web") if serves_again(pod)]) < CARDS:  # noqa: ASYNC110
-            await asyncio.sleep(0.5)
+    serving = await world.serving(CARDS, serves_again, app="web")
     assert sorted(held_mib(serving).values()) == [CARD_MIB] * CARDS
     for pod in serving:
         await world.check_grant(pod, restart=restarts(pod))
@@ -114,9 +112,7 @@ async def test_the_agent_killed_while_pods_start_gives_nobody_another_share(worl
     await agent.wait()
     await world.installation.restart(agent.name)
     await world.kubectl("rollout", "status", "deployment/many", "--timeout=120s", timeout_seconds=130)
-    ready = [pod for pod in await world.pods(app="many") if runs(pod)]
-    assert len(ready) == 10
-    for pod in ready:
+    for pod in await world.serving(10, runs, app="many"):
         await world.check_grant(pod)
 
 

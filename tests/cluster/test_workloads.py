@@ -8,7 +8,7 @@ import pytest
 
 from hami_protocol import events
 from tests.cluster.conftest import CARD_MIB, CARDS
-from tests.cluster.world import World, a_container, a_deployment, a_pod, a_spec, eventually, of_pod, waits
+from tests.cluster.world import World, a_container, a_deployment, a_pod, a_spec, eventually, of_pod, runs, waits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -17,7 +17,7 @@ async def test_a_deployment_of_twenty_is_scaled_up_and_down(world: World) -> Non
     await world.apply(a_deployment("web", a_container(mib=1500, cores=5), replicas=1))
     await world.kubectl("scale", "deployment/web", "--replicas=20")
     await world.kubectl("rollout", "status", "deployment/web", "--timeout=120s", timeout_seconds=130)
-    pods = await world.pods(app="web")
+    pods = await world.serving(20, runs, app="web")
     assert len(pods) == 20
     for pod in pods:
         await world.check_grant(pod)

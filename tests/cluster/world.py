@@ -109,6 +109,18 @@ class World:
         """Pods, once all their containers run and all that they were granted is theirs."""
         return [await self.until(name, runs, seconds=seconds) for name in names]
 
+    async def serving(self, count: int, holds: Callable[[Pod], bool], **labels: str) -> list[Pod]:
+        """The pods that have ``labels`` and of which ``holds``, once there are so many: their Deployment may be done before their grants are told."""
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while len(found := [pod for pod in await self.pods(**labels) if holds(pod)]) < count:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+        except TimeoutError:
+            pytest.fail(
+                f"{len(found)} of {count} after {SETTLE_SECONDS} s: {[(pod.metadata.name, pod.status) for pod in await self.pods(**labels)]}"
+            )
+        return found
+
     async def told(self, name: str) -> str:
         """The Events of a pod."""
         return await self.kubectl("get", "events", "--field-selector", f"involvedObject.name={name}", "--sort-by", ".lastTimestamp")
