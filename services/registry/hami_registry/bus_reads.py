@@ -169,7 +169,8 @@ def _pods(query: dict[str, str]) -> tuple[str, str]:
         if len(name) > MOST_NAME:
             raise ValueError(f"{key}: {name[:40]!r}…; accepted: at most {MOST_NAME} characters")
         try:
-            _ = name and subjects.token(name)
+            if name:
+                subjects.token(name)
         except ProtocolError as exc:
             raise ValueError(f"{key}: {exc}") from exc
     if pod and not namespace:

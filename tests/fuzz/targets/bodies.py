@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from hami_protocol import cloud_events
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError
 from hami_protocol.holdings import HoldingsQuestion
@@ -70,6 +71,13 @@ def _event(data: bytes) -> Any:
         return open_message(Message(subject=str(exc).rpartition(" ")[2], data=data))
 
 
+def _cloud_event(data: bytes) -> Any:
+    """What is read is told again as it was read."""
+    message = cloud_events.decode(data)
+    assert cloud_events.decode(cloud_events.encode(message)) == message
+    return message
+
+
 def _subject(data: bytes) -> Any:
     return open_message(Message(subject=data.decode("utf-8", "replace"), data=_EVENTS[len(data) % len(_EVENTS)]))
 
@@ -120,10 +128,25 @@ def _authorization() -> bytes:
 
 
 _EVENTS = tuple(body for _, body in _messages())
+_LINES = tuple(cloud_events.encode(Message(subject=subject, data=body)) for subject, body in _messages())
 SIMULATIONS = (b'{"pods":[' + POD + b'],"copies":3,"nodes":[' + NODE + b'],"onlyAdded":true}', b'{"pods":[' + POD + b"]}")
 LIST = b'{"metadata":{"resourceVersion":"9","continue":"x"},"items":[%s]}'
 
 TARGETS = (
+    Target(
+        name="a message over HTTP",
+        call=_cloud_event,
+        refuses=(EventError,),
+        seeds=_LINES,
+        covers=("hami_protocol.cloud_events.decode",),
+    ),
+    Target(
+        name="messages over HTTP",
+        call=cloud_events.decode_batch,
+        refuses=(EventError,),
+        seeds=(b"[]", b"[" + b",".join(_LINES[:3]) + b"]"),
+        covers=("hami_protocol.cloud_events.decode_batch",),
+    ),
     Target(name="event on the bus", call=_event, refuses=(EventError,), seeds=_EVENTS, covers=("hami_protocol.envelope.open_message",)),
     Target(
         name="subject on the bus",
