@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from msgspec import Struct
 
 from hami_protocol import events
@@ -65,6 +68,8 @@ ASK_SIMULATE = "hami.v1.ask.simulate"
 ASK_INVENTORY = "hami.v1.ask.inventory"
 ASK_HOLDINGS = "hami.v1.ask.holdings"
 
+_RESERVED: Final = re.compile(r"[ \t\r\n*>_\0]")
+
 
 def token(name: str) -> str:
     """``name`` as one subject token.
@@ -72,7 +77,7 @@ def token(name: str) -> str:
     Raises:
         ProtocolError: the name is empty or has a character that NATS reserves.
     """
-    if not name or any(c in " \t\r\n*>_\0" for c in name):
+    if not name or _RESERVED.search(name):
         raise ProtocolError(f"{name!r} cannot be part of a subject; accepted: a Kubernetes name")
     return name.replace(".", "_")
 

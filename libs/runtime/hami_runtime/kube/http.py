@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from hami_protocol.devices import PodRef
 from hami_runtime.kube import wire
@@ -210,6 +211,7 @@ class HttpCluster:
         wait_when_throttled: bool = True,
     ) -> bytes:
         """One request and its answer; again only where the server has not looked at it."""
+        url = URL(self._login.server + path, encoded=True)
         data = msgspec.json.encode(body) if body is not None else None
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=min(seconds, REQUEST_SECONDS))
         tries_left, renewed = (_THROTTLED_TRIES if wait_when_throttled else 1), False
@@ -221,7 +223,7 @@ class HttpCluster:
             began, status = time.monotonic(), 0
             try:
                 async with self._requests.request(
-                    method, self._login.server + path, params=params, data=data, headers=headers, timeout=timeout, **self._through()
+                    method, url, params=params or None, data=data, headers=headers, timeout=timeout, **self._through()
                 ) as response:
                     status = response.status
                     answer = await response.read()
@@ -307,11 +309,12 @@ async def connect(
     account = await login(kubeconfig or None, context)
     headers = {"User-Agent": user_agent, "Accept": _JSON, "Accept-Encoding": "identity"}
     secure: Any = account.tls if account.tls is not None else True
+    no_cookies = aiohttp.DummyCookieJar()
     async with (
         aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=secure, keepalive_timeout=60), headers=headers
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=secure, keepalive_timeout=60), headers=headers, cookie_jar=no_cookies
         ) as requests,
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secure), headers=headers) as watches,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secure), headers=headers, cookie_jar=no_cookies) as watches,
     ):
         yield HttpCluster(requests, watches, account, telemetry)
 
