@@ -370,3 +370,25 @@ async def test_a_lease_that_changes_hands_while_the_bus_is_away_leaves_one_story
                 way.linked.set()
             await asyncio.sleep(40.0)
             assert [kind for kind, _ in world.said()] == said
+
+
+@story
+async def test_a_replica_that_leads_again_at_once_says_that_it_has_assigned_what_it_then_grants(world: World) -> None:
+    """The word waited for the bus, was withdrawn when the lease was lost for a moment, and the pod was bound with what was still reserved for it."""
+    api_server = MemoryCluster(world.store)
+    await world.node("n1")
+    pod = await world.pod("p1", gpu=1, gpumem=1000)
+    async with world.scheduler(cluster=api_server, elect="s1") as scheduler:
+        await asyncio.sleep(3.0)
+        world.bus.down()
+        assert asked(scheduler, pod).node_names == ["n1"]
+        api_server.down()
+        while scheduler.leads():  # noqa: ASYNC110 - of a lease
+            await asyncio.sleep(0.1)
+        api_server.up()
+        while not scheduler.decides():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert await scheduler.bind(ref(pod), "n1") == ""
+        world.bus.up()
+        await asyncio.sleep(10.0)
+        assert [kind for kind, _ in world.said()] == ["PodAssigned", "PodAllocating"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
@@ -166,11 +166,13 @@ class Outbox:
             log.error("outbox full, the oldest event is dropped", event_id=lost, capacity=self._capacity)
         self._take(event_id, waiting)
 
-    def withdraw(self, choose: Callable[[Sequence[Event]], Iterable[Event]]) -> None:
-        """Of what the bus does not have yet, in order, do not say what ``choose`` returns."""
-        void = {id(event) for event in choose([waiting.event for waiting in self._waiting.values()])}
+    def withdraw(self, choose: Callable[[Sequence[Event]], Sequence[Event]]) -> Sequence[Event]:
+        """Of what the bus does not have yet, in order, do not say what ``choose`` returns; that is returned."""
+        withdrawn = choose([waiting.event for waiting in self._waiting.values()])
+        void = {id(event) for event in withdrawn}
         for event_id in [event_id for event_id, waiting in self._waiting.items() if id(waiting.event) in void]:
             self._forget(event_id)
+        return withdrawn
 
     def look_again(self) -> None:
         """What events wait for may have happened."""

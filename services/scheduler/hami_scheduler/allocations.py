@@ -126,8 +126,7 @@ class GrantLog:
     def _from_the_start(self, grant: PodAllocating) -> Iterator[Missing]:
         """A grant, and before it the word that it was assigned, where the log has none of the pod: what was said of it died with who said it."""
         if grant.pod.uid not in self._said:
-            assigned = PodAssigned(pod=grant.pod, node=grant.node, assignments=grant.assignments)
-            yield Missing(event=assigned, event_id=f"{grant.pod.uid}/assigned/{grant.bind_time_seconds}")
+            yield assigned(grant)
         yield allocating(grant)
 
     def _unsaid_grant(self, pod: Pod, utc_seconds: float) -> PodAllocating | None:
@@ -146,6 +145,12 @@ class GrantLog:
         except RecordError:
             return None  # its node is fenced for it
         return PodAllocating(pod=pod_ref(pod), node=pod.spec.node_name, assignments=assignments, bind_time_seconds=bind_time_seconds)
+
+
+def assigned(grant: PodAllocating) -> Missing:
+    """What goes before ``grant`` where nobody has said it, with its id."""
+    event = PodAssigned(pod=grant.pod, node=grant.node, assignments=grant.assignments)
+    return Missing(event=event, event_id=f"{grant.pod.uid}/assigned/{grant.bind_time_seconds}")
 
 
 def allocating(event: PodAllocating) -> Missing:

@@ -150,7 +150,7 @@ class Binder:
     def _bound(self, written: Binding) -> None:
         ref, node = written.pod, written.node
         picture = self._picture
-        picture.reservations.pop(ref.uid)
+        reservation = picture.reservations.pop(ref.uid)
         picture.waking.forget(ref.uid)
         self._record(ref, NORMAL, "BindingSucceed", f"Successfully binding node [{node}] to {ref}")
         log.info("pod bound", pod=str(ref), node=node)
@@ -159,8 +159,9 @@ class Binder:
         picture.state.confirm(ref.uid)
         self._unshown[ref.uid] = _Open(written, self._clock.monotonic())
         event = PodAllocating(pod=ref, node=node, assignments=written.assignments, bind_time_seconds=written.time_seconds)
-        missing = allocations.allocating(event)
-        self._publish(missing.event, missing.event_id)
+        said = (allocations.allocating(event),) if reservation is not None else (allocations.assigned(event), allocations.allocating(event))
+        for each in said:
+            self._publish(each.event, each.event_id)
 
     def _undo(self, ref: PodRef, node: str, error: str) -> str:
         self._picture.give_up(ref, error)

@@ -17,7 +17,7 @@ from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef
 from hami_protocol.errors import ProtocolError
-from hami_protocol.events import Event, PodAllocating, PodReleased
+from hami_protocol.events import Event, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.holdings import Holdings, HoldingsQuestion
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import pod_ref
@@ -250,7 +250,9 @@ class Scheduler:
             self._begun.set()
         else:
             self._begun.clear()
-            self._outbox.withdraw(left_to_the_next_leader)
+            for event in self._outbox.withdraw(left_to_the_next_leader):
+                if isinstance(event, PodAssigned):
+                    self.picture.reservations.pop(event.pod.uid)  # nobody has heard of it: whoever binds the pod after all says so again
 
     @property
     def leader(self) -> str | None:
