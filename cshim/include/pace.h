@@ -17,22 +17,28 @@
 #include "region.h"
 #include "reserve.h"
 
-#define PACE_BURST_NS   (UINT64_C(20) * 1000 * 1000)         /* what an idle container may catch up on */
-#define PACE_HORIZON_NS (UINT64_C(300) * 1000 * 1000 * 1000) /* further ahead than this is damage, not debt */
-#define PACE_CHUNK_NS   (UINT64_C(1000) * 1000) /* device time that a process takes at once for short kernels */
+#define PACE_BURST_NS (UINT64_C(20) * 1000 * 1000) /* what an idle container may catch up on */
+#define PACE_HORIZON_NS                                                                                                \
+	(UINT64_C(300) * 1000 * 1000 * 1000)  /* no debt is longer; further ahead than this is damage                  \
+					       */
+#define PACE_CHUNK_NS (UINT64_C(1000) * 1000) /* device time that a process takes at once for short kernels */
 
 static inline uint64_t pace_wall_ns(uint64_t device_ns, uint32_t percent)
 {
 	return device_ns > PACE_HORIZON_NS ? PACE_HORIZON_NS : device_ns * 100 / percent;
 }
 
-/* From where a charge counts on: nobody catches up on more than a burst, and damage is forgotten. */
-static inline uint64_t pace_from(uint64_t paid_until_ns, uint64_t now_ns)
+/* What `paid_until_ns` becomes when `device_ns` are charged that began at `began_ns`: nobody catches up on more than a
+ * burst before that, damage is forgotten, and the debt has a bound. */
+static inline uint64_t pace_charged(
+	uint64_t paid_until_ns, uint64_t began_ns, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
 {
-	const bool too_late = paid_until_ns < now_ns && now_ns - paid_until_ns > PACE_BURST_NS;
+	const bool too_late = paid_until_ns < began_ns && began_ns - paid_until_ns > PACE_BURST_NS;
 	const bool too_far = paid_until_ns > now_ns && paid_until_ns - now_ns > PACE_HORIZON_NS;
+	const uint64_t from = too_late || too_far ? began_ns - PACE_BURST_NS : paid_until_ns;
+	const uint64_t until = from + pace_wall_ns(device_ns, percent);
 
-	return too_late || too_far ? now_ns - PACE_BURST_NS : paid_until_ns;
+	return until < now_ns + PACE_HORIZON_NS ? until : now_ns + PACE_HORIZON_NS;
 }
 
 /* Pay for `device_ns`. Returns 0 when they may start now, else how long to wait before asking again. */
@@ -44,17 +50,18 @@ static inline uint64_t pace_pay(struct region_device *device, uint64_t now_ns, u
 		if (paid > now_ns && paid - now_ns <= PACE_HORIZON_NS)
 			return paid - now_ns;
 	while (!atomic_compare_exchange_weak(
-		&device->paid_until_ns, &paid, pace_from(paid, now_ns) + pace_wall_ns(device_ns, percent)));
+		&device->paid_until_ns, &paid, pace_charged(paid, now_ns, now_ns, device_ns, percent)));
 	return 0;
 }
 
-/* Pay for what was launched at `launched_ns`. */
-static inline void pace_owe(struct region_device *device, uint64_t launched_ns, uint64_t device_ns, uint32_t percent)
+/* Pay for what was launched at `launched_ns` and has run: the time since has earned its part. */
+static inline void pace_owe(
+	struct region_device *device, uint64_t launched_ns, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
 {
 	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
 
 	while (!atomic_compare_exchange_weak(
-		&device->paid_until_ns, &paid, pace_from(paid, launched_ns) + pace_wall_ns(device_ns, percent)))
+		&device->paid_until_ns, &paid, pace_charged(paid, launched_ns, now_ns, device_ns, percent)))
 		;
 }
 

@@ -110,15 +110,18 @@ static void events_drop(CUevent start, CUevent end)
 		(void)driver.cuEventDestroy_v2(end);
 }
 
-/* Pay for what was launched then: the time since has earned its part. */
 static void owe(struct shim *shim, int row, uint64_t launched_ns, uint64_t device_ns)
 {
 	const uint32_t percent = shim_sm_percent(shim, row);
+	struct timespec now = {0};
 
 	atomic_fetch_add_explicit(&shim_use(shim, row)->busy_ns, device_ns, memory_order_relaxed);
 	atomic_fetch_add_explicit(&shim->served_ns[row], device_ns, memory_order_relaxed);
-	if (percent < 100)
-		pace_owe(&shim->region->devices[row], launched_ns, device_ns, percent);
+	if (percent == 100)
+		return;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	pace_owe(&shim->region->devices[row], launched_ns, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
+		device_ns, percent);
 }
 
 static void learned(struct shim *shim, const struct sample *sample, uint64_t measured_ns)

@@ -23,7 +23,7 @@ static uint64_t pool_attribute(struct pool *pool, CUmemPool_attribute attribute)
 static void pool_settle(struct shim *shim, struct pool *pool, uint64_t reserved)
 {
 	for (int i = 0; i < SAMPLE_TRIES; i++) {
-		const uint64_t version = __atomic_load_n(&pool->version, __ATOMIC_ACQUIRE);
+		const uint64_t version = atomic_load(&pool->version);
 		const uint64_t held =
 			pool->destroyed ? pool->live_bytes : pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 		uint64_t charged;
@@ -171,7 +171,7 @@ struct pool_charge {
 static bool pool_promises(struct pool *pool, uint64_t bytes)
 {
 	for (int i = 0; i < SAMPLE_TRIES; i++) {
-		const uint64_t version = __atomic_load_n(&pool->version, __ATOMIC_ACQUIRE);
+		const uint64_t version = atomic_load(&pool->version);
 		const uint64_t held = pool_attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 		const uint64_t used = pool_attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
 		bool current, promised;

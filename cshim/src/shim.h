@@ -61,12 +61,12 @@ struct pool {
 	_Atomic uint64_t handle;
 	int row;
 	spin_lock lock;
-	uint64_t charged_bytes;  /* what the region has for it */
-	uint64_t live_bytes;     /* what was allocated from it and not freed */
-	uint64_t promised_bytes; /* of what it has free: to allocations under way, which reserve nothing */
-	bool trimming;           /* what it has free is being given back: none of it is promised */
-	uint64_t version;        /* counts the changes of charged_bytes */
-	bool destroyed;
+	uint64_t charged_bytes;   /* what the region has for it */
+	uint64_t live_bytes;      /* what was allocated from it and not freed */
+	uint64_t promised_bytes;  /* of what it has free: to allocations under way, which reserve nothing */
+	bool trimming;            /* what it has free is being given back: none of it is promised */
+	_Atomic uint64_t version; /* counts what was done with it */
+	_Atomic bool destroyed;
 };
 
 /* What a kernel costs, learned. */

@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		(void)reserve_total(region, 1);
 		(void)pace_is_next(region, 1, slot, now);
 		(void)pace_pay(&region->devices[1], now, ask, 1 + (uint32_t)(limit % 99));
-		pace_owe(&region->devices[1], now, ask, 1 + (uint32_t)(limit % 99));
+		pace_owe(&region->devices[1], now, now, ask, 1 + (uint32_t)(limit % 99));
 		(void)pace_join(&region->devices[1], ask);
 		(void)attach_reap(region, &self, NULL);
 	}

@@ -128,7 +128,7 @@ static void any_region_is_worked_with(void)
 			(void)reserve_total(region, 2);
 			(void)pace_is_next(region, 2, slot, word());
 			(void)pace_pay(&region->devices[2], word(), word(), 1 + below(99));
-			pace_owe(&region->devices[2], word(), word(), 1 + below(99));
+			pace_owe(&region->devices[2], word(), word(), word(), 1 + below(99));
 			(void)pace_join(&region->devices[2], word());
 		}
 		close(fd);
