@@ -135,6 +135,15 @@ def _differs(key: str) -> str:
     )
 
 
+def _same_cards(key: str) -> str:
+    """CEL: whether an assignment, ``uuid,type,MiB,cores:`` for each share, names the cards that it named before."""
+    before, after = (f"variables.{when}[{key}].split(':').map(share, share.split(',')[0])" for when in ("before", "after"))
+    return (
+        f"({key} in variables.before) == ({key} in variables.after) && "
+        f"(!({key} in variables.before) || variables.before[{key}] == variables.after[{key}] || {before} == {after})"
+    )
+
+
 def _confinement(catalog: Catalog) -> list[Object]:
     """A policy that holds our services to their records, and its binding: RBAC cannot, since it knows no single annotation."""
     name = "hami-service-writes"
@@ -147,6 +156,7 @@ def _confinement(catalog: Catalog) -> list[Object]:
         ("mine", f"request.resource.resource == 'nodes' ? ({_ours(nodes)}) : ({_ours(pods)})"),
         ("kept", "variables.before.all(k, k in variables.mine || (k in variables.after && variables.after[k] == variables.before[k]))"),
         ("added", "variables.after.all(k, k in variables.mine || k in variables.before)"),
+        ("assignments", _list(ownership.assignment_keys(catalog))),
     ]
     spec: Object = {
         "failurePolicy": "Fail",
@@ -159,6 +169,11 @@ def _confinement(catalog: Catalog) -> list[Object]:
             {
                 "expression": "variables.kept && variables.added",
                 "message": "HAMI's services change no annotations but their own",
+                "reason": "Forbidden",
+            },
+            {
+                "expression": f"variables.assignments.all(k, {_same_cards('k')})",
+                "message": "a pod that is bound keeps its cards: they may be recorded with other sizes alone",
                 "reason": "Forbidden",
             },
             {

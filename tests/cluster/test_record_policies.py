@@ -138,7 +138,12 @@ POD_RECORDS: list[tuple[str, dict[str, str | None], int]] = [
     (SCHEDULER, {keys.BIND_PHASE: "success"}, FORBIDDEN),
     (ALICE, {"example.com/mine": "1", keys.NODE_POLICY: "spread"}, 200),
     (REGISTRY, {keys.BIND_PHASE: "success", TO_ALLOCATE: ";"}, 200),
-    (REGISTRY, {ALLOCATED: "GPU-1,NVIDIA,32768,100:;"}, FORBIDDEN),
+    (REGISTRY, {ALLOCATED: "GPU-1,NVIDIA,2048,100:;"}, 200),  # another size
+    (REGISTRY, {ALLOCATED: "GPU-2,NVIDIA,1024,0:;"}, FORBIDDEN),
+    (REGISTRY, {ALLOCATED: "GPU-1,NVIDIA,1024,0:GPU-2,NVIDIA,1024,0:;"}, FORBIDDEN),
+    (REGISTRY, {ALLOCATED: "GPU-1,NVIDIA,1024,0:;GPU-1,NVIDIA,1024,0:;"}, FORBIDDEN),
+    (REGISTRY, {ALLOCATED: None}, FORBIDDEN),
+    (REGISTRY, {"hami.io/dcu-devices-allocated": "DCU-1,DCU,1,0:;"}, FORBIDDEN),
     (REGISTRY, {"example.com/mine": "1"}, FORBIDDEN),
 ]
 

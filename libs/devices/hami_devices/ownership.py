@@ -31,9 +31,15 @@ def binding_keys(catalog: Catalog) -> frozenset[str]:
 
 
 def pod_keys(catalog: Catalog) -> dict[Writer, frozenset[str]]:
-    """Who changes which of a pod's records after it was bound."""
+    """Who changes which of a pod's records after it was bound: how it went, what was handed out, and other sizes once the agent has applied them."""
     handed_out = {vendor.to_allocate_key for vendor in catalog.vendors if vendor.to_allocate_key}
-    return {Writer.SCHEDULER: frozenset(), Writer.REGISTRY: frozenset({keys.BIND_PHASE, keys.MIG_ALLOCATIONS, *handed_out})}
+    written = {keys.BIND_PHASE, keys.MIG_ALLOCATIONS, *handed_out, *assignment_keys(catalog)}
+    return {Writer.SCHEDULER: frozenset(), Writer.REGISTRY: frozenset(written)}
+
+
+def assignment_keys(catalog: Catalog) -> frozenset[str]:
+    """Which cards a pod has, and how much of each: after the Binding it may be more or less of them, never others."""
+    return frozenset(vendor.allocated_key for vendor in catalog.vendors)
 
 
 def node_keys(catalog: Catalog) -> dict[Writer, frozenset[str]]:

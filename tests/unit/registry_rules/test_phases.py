@@ -7,16 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_devices import ownership
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, MigInstance, Placement, PodRef, VendorAssignment
 from hami_protocol.errors import RecordError
-from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.events import (
+    AllocationFailed,
+    AllocationSucceeded,
+    ContainerServed,
+    PodAllocating,
+    PodAssigned,
+    PodReleased,
+    ShareResizeApplied,
+)
 from hami_protocol.kubernetes import ObjectMeta, Pod, PodSpec
 from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases, without_served
 
 POD = PodRef(namespace="default", name="p1", uid="u1")
 KEY = "hami.io/vgpu-devices-to-allocate"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
 A, B = "GPU-A,NVIDIA,3000,0:", "GPU-B,NVIDIA,5000,30:"
 
 
@@ -82,6 +92,19 @@ def test_an_entry_that_is_emptied_stays_so_when_events_come_out_of_order(phases:
     assert carry_out(phases, served(f"{A};;", "c1")) == {KEY: f"{A};;"}
     assert carry_out(phases, served(f";{B};")) == {KEY: ";;"}
     assert phases.judge(served(f";{B};")) == Nothing()
+
+
+def test_a_share_of_another_size_is_recorded_once_and_the_api_servers_policies_let_the_registry_do_it(phases: Phases) -> None:
+    phases.judge(granted(A))
+    carry_out(phases, SUCCEEDED)
+    share = DeviceShare(uuid="GPU-A", type="NVIDIA", memory_mib=4000, cores=0)
+    held = (VendorAssignment(vendor="NVIDIA", containers=(ContainerShares(container="c0", kind=ContainerKind.APP, shares=(share,)),)),)
+    applied = ShareResizeApplied(pod=POD, node="n1", assignments=held, generation=2)
+    assert carry_out(phases, applied) == {ALLOCATED: "GPU-A,NVIDIA,4000,0:;"}
+    assert isinstance(phases.judge(applied), Nothing)
+    mine = ownership.pod_keys(Catalog())[ownership.Writer.REGISTRY]
+    assert {keys.BIND_PHASE, KEY, ALLOCATED, keys.MIG_ALLOCATIONS} <= mine
+    assert keys.ASSIGNED_NODE not in mine, "where a pod is, the scheduler alone says"
 
 
 def test_an_agent_cannot_write_what_it_likes(phases: Phases) -> None:
@@ -185,7 +208,7 @@ def test_the_assignment_of_a_pod_that_another_scheduler_has_bound_is_written_onc
         keys.ASSIGNED_TIME: "1",
         keys.BIND_TIME: "1",
         keys.BIND_PHASE: "allocating",
-        "hami.io/vgpu-devices-allocated": f"{A};",
+        ALLOCATED: f"{A};",
         KEY: f"{A};",
     }
     assert isinstance(phases.judge(event), Nothing)
