@@ -31,20 +31,6 @@ static void pause_ns(uint64_t nanoseconds)
 	nanosleep(&pause, NULL);
 }
 
-static bool is_capturing(const struct launch *launch)
-{
-	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-	CUresult result = CUDA_ERROR_NOT_FOUND;
-
-	if (atomic_load_explicit(&launch->shim->captures, memory_order_relaxed) == 0)
-		return false;
-	if (launch->per_thread && driver.cuStreamIsCapturing_ptsz != NULL)
-		result = driver.cuStreamIsCapturing_ptsz(launch->stream, &status);
-	else if (driver.cuStreamIsCapturing != NULL)
-		result = driver.cuStreamIsCapturing(launch->stream, &status);
-	return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 static void wait_while_blocked(struct shim *shim)
 {
 	for (;;) {
@@ -122,7 +108,7 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 	if (launch->row < 0)
 		return;
 	launch->shim = shim;
-	if (is_capturing(launch)) /* it does not run now, but with its graph */
+	if (shim_is_capturing(shim, stream, per_thread)) /* it does not run now, but with its graph */
 		return;
 	if (__atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED) != 0)
 		wait_while_blocked(shim);

@@ -199,13 +199,16 @@ static void pool_promise_ends(struct pool_charge *taking)
 	spin_give(&pool->lock);
 }
 
-static bool pool_begin(struct pool_charge *taking, CUmemoryPool handle, CUstream stream, uint64_t bytes)
+static bool pool_begin(
+	struct pool_charge *taking, CUmemoryPool handle, CUstream stream, bool per_thread, uint64_t bytes)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
 	uint64_t ask = quota_round_up(bytes, POOL_PIECE);
 	int row = ROW_NONE;
 
 	*taking = (struct pool_charge){0};
+	if (shim != NULL && shim_is_capturing(shim, stream, per_thread))
+		shim = NULL; /* it becomes a node, which is charged with its graph */
 	if (shim != NULL) {
 		taking->pool = handle != NULL ? pool_find(shim, handle) : NULL;
 		row = taking->pool != NULL ? taking->pool->row : shim_row_of_stream(shim, stream);
@@ -250,32 +253,32 @@ static CUresult pool_end(struct pool_charge *taking, CUresult result, const CUde
 	return result;
 }
 
-#define ALLOC_ASYNC(symbol)                                                                                            \
+#define ALLOC_ASYNC(symbol, per_thread)                                                                                \
 	CUresult symbol(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)                                          \
 	{                                                                                                              \
 		struct pool_charge taking;                                                                             \
                                                                                                                        \
 		REAL(symbol);                                                                                          \
-		if (!pool_begin(&taking, current_pool(hStream), hStream, bytesize))                                    \
+		if (!pool_begin(&taking, current_pool(hStream), hStream, per_thread, bytesize))                        \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		return pool_end(&taking, driver.symbol(dptr, bytesize, hStream), dptr, bytesize);                      \
 	}
 
-#define ALLOC_FROM_POOL(symbol)                                                                                        \
+#define ALLOC_FROM_POOL(symbol, per_thread)                                                                            \
 	CUresult symbol(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)                       \
 	{                                                                                                              \
 		struct pool_charge taking;                                                                             \
                                                                                                                        \
 		REAL(symbol);                                                                                          \
-		if (!pool_begin(&taking, pool, hStream, bytesize))                                                     \
+		if (!pool_begin(&taking, pool, hStream, per_thread, bytesize))                                         \
 			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
 		return pool_end(&taking, driver.symbol(dptr, bytesize, pool, hStream), dptr, bytesize);                \
 	}
 
-ALLOC_ASYNC(cuMemAllocAsync)
-ALLOC_ASYNC(cuMemAllocAsync_ptsz)
-ALLOC_FROM_POOL(cuMemAllocFromPoolAsync)
-ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz)
+ALLOC_ASYNC(cuMemAllocAsync, false)
+ALLOC_ASYNC(cuMemAllocAsync_ptsz, true)
+ALLOC_FROM_POOL(cuMemAllocFromPoolAsync, false)
+ALLOC_FROM_POOL(cuMemAllocFromPoolAsync_ptsz, true)
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {

@@ -360,6 +360,20 @@ bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device)
 	return context != NULL && device_of_context(context, context == current_context(), device);
 }
 
+bool shim_is_capturing(const struct shim *shim, CUstream stream, bool per_thread)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+	CUresult result = CUDA_ERROR_NOT_FOUND;
+
+	if (atomic_load_explicit(&shim->captures, memory_order_relaxed) == 0)
+		return false;
+	if (per_thread && driver.cuStreamIsCapturing_ptsz != NULL)
+		result = driver.cuStreamIsCapturing_ptsz(stream, &status);
+	else if (driver.cuStreamIsCapturing != NULL)
+		result = driver.cuStreamIsCapturing(stream, &status);
+	return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 bool shim_enter_stream(struct shim *shim, CUstream stream)
 {
 	const CUcontext context = context_of_stream(shim, stream);

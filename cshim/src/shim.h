@@ -185,6 +185,9 @@ int shim_row_of_nvml(struct shim *shim, nvmlDevice_t device);
 int shim_row_of_stream(struct shim *shim, CUstream stream);
 bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device);
 
+/* Whether what goes into the stream now is recorded into a graph instead of done. */
+bool shim_is_capturing(const struct shim *shim, CUstream stream, bool per_thread);
+
 /* Make the stream's context current where it is not; `shim_leave_stream` undoes what was done. */
 bool shim_enter_stream(struct shim *shim, CUstream stream);
 void shim_leave_stream(bool entered);

@@ -92,7 +92,7 @@ static void a_graph_is_charged_where_it_allocates(void)
 	CHECK_EQUAL(fakeUsedBytes(1), 600 * MIB);
 }
 
-static void a_captured_allocation_is_charged_when_its_graph_runs(void)
+static void what_is_only_recorded_takes_no_room(void)
 {
 	CUgraphExec exec;
 	CUstream stream;
@@ -102,7 +102,27 @@ static void a_captured_allocation_is_charged_when_its_graph_runs(void)
 	rig_begin(GIB);
 	CHECK_EQUAL(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
 	CHECK_EQUAL(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAllocAsync(&a, 2 * GIB, stream), CUDA_SUCCESS); /* the driver's answer: it is not taken yet */
+	CHECK_EQUAL(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	rig_exact(0);
+	CHECK_EQUAL(cuGraphLaunch(exec, stream), CUDA_ERROR_OUT_OF_MEMORY);
+	rig_exact(0);
+}
+
+static void a_captured_allocation_is_charged_when_its_graph_runs(void)
+{
+	CUstream stream, other;
+	CUgraphExec exec;
+	CUgraph graph;
+	CUdeviceptr a, b;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuStreamCreate(&other, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
 	CHECK_EQUAL(cuMemAllocAsync(&a, 64 * MIB, stream), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemAllocAsync(&b, 2 * GIB, other), CUDA_ERROR_OUT_OF_MEMORY); /* this one is not recorded */
 	CHECK_EQUAL(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
 	rig_exact(0);
 	CHECK_EQUAL(cuGraphInstantiate_v2(&exec, graph, NULL, NULL, 0), CUDA_SUCCESS);
@@ -117,6 +137,7 @@ int main(int argc, char **argv)
 		TEST(a_graph_within_a_graph_is_charged_too),
 		TEST(a_graph_is_charged_when_it_is_uploaded),
 		TEST(a_graph_is_charged_where_it_allocates),
+		TEST(what_is_only_recorded_takes_no_room),
 		TEST(a_captured_allocation_is_charged_when_its_graph_runs),
 	};
 	return RUN_TESTS(tests, argc, argv);
