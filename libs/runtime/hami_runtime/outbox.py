@@ -319,7 +319,7 @@ class Outbox:
             await self._bus.publish(waiting.message)
             return
         sequence = await self._bus.publish(waiting.message, expected_last=ours.behind)
-        ours.behind = sequence
+        ours.behind = max(ours.behind, sequence)  # of one that was said before: others have followed it
         if self._turns is not None:
             self._turns.heard(subject, sequence)
 

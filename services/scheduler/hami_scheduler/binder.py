@@ -159,9 +159,11 @@ class Binder:
         picture.state.confirm(ref.uid)
         self._unshown[ref.uid] = _Open(written, self._clock.monotonic())
         event = PodAllocating(pod=ref, node=node, assignments=written.assignments, bind_time_seconds=written.time_seconds)
-        said = (allocations.allocating(event),) if reservation is not None else (allocations.assigned(event), allocations.allocating(event))
-        for each in said:
-            self._publish(each.event, each.event_id)
+        if reservation is None or reservation.unsaid:
+            before = allocations.assigned(event)
+            self._publish(before.event, before.event_id)
+        missing = allocations.allocating(event)
+        self._publish(missing.event, missing.event_id)
 
     def _undo(self, ref: PodRef, node: str, error: str) -> str:
         self._picture.give_up(ref, error)

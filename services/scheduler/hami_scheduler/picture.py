@@ -88,6 +88,9 @@ class Picture:
         """This replica leads and has said what the log lacked: what comes there from now on and is not known is somebody else's late word."""
         self._told_fences: set[Fence] = set()
         self._released: OrderedDict[str, None] = OrderedDict()
+        """By the log."""
+        self._over: OrderedDict[str, None] = OrderedDict()
+        """By the watch; in an API server that was restored from a backup a pod may be there again."""
 
     def judge(
         self, pod: PodRef, request: PodRequest, names: Sequence[str], *, ranked: bool = False, reasons: bool = False
@@ -120,6 +123,8 @@ class Picture:
         if pod is None:
             return
         uid = pod.metadata.uid
+        if new is not None and not is_terminal(new):
+            self._over.pop(uid, None)
         self.reservations.pod_changed(old, new)
         change = self.pods.changed(old, new)
         if new is None or new.spec.node_name or is_terminal(new):
@@ -153,9 +158,7 @@ class Picture:
         match event:
             case PodReleased():
                 self._releases.pop(event.pod.uid, None)
-                self._released[event.pod.uid] = None
-                if len(self._released) > REMEMBERED_RELEASES:
-                    self._released.popitem(last=False)
+                _remember(self._released, event.pod.uid)
                 self._unlock(event.node, event.pod)
             case PodAssigned() | PodAllocating() if event.pod.uid in self._released:
                 missing = allocations.released(event.pod, event.node, "the pod had ended before its grant was said")
@@ -183,6 +186,10 @@ class Picture:
             event = AssignmentLapsed(pod=ended.pod, node=ended.node, reason=ended.reason)
             self._publish(event, f"{ended.pod.uid}/lapsed/{reservation.attempt}")
             log.info("reservation lapsed", pod=str(ended.pod), node=ended.node, reason=ended.reason)
+
+    def has_ended(self, uid: str) -> bool:
+        """Whether the watch has shown the end of a pod that held something, so that nothing is to be given to it any more."""
+        return uid in self._over
 
     def give_up(self, pod: PodRef, reason: str) -> None:
         """Undo what is reserved or assumed for ``pod``, exactly. What it holds by its own record, bound by whomever, stays."""
@@ -279,6 +286,7 @@ class Picture:
             self._record(fence.node, WARNING, "NodeFenced", f"takes no pods until a record can be read: {fence.reason}")
 
     def _ended(self, ended: Ended) -> None:
+        _remember(self._over, ended.pod.uid)
         if ended.pod.uid not in self._released:
             missing = allocations.released(ended.pod, ended.node, ended.reason)
             self._releases[ended.pod.uid] = (self._clock.monotonic() + RELEASE_GRACE_SECONDS, missing)
@@ -287,3 +295,9 @@ class Picture:
     def _unlock(self, node: str, pod: PodRef) -> None:
         if self.locks is not None:
             self.locks.release(node, pod)
+
+
+def _remember(uids: OrderedDict[str, None], uid: str) -> None:
+    uids[uid] = None
+    if len(uids) > REMEMBERED_RELEASES:
+        uids.popitem(last=False)

@@ -62,6 +62,8 @@ class Placing:
 
     def place(self, pod: Pod, ref: PodRef, request: PodRequest, names: list[str], size: int | None) -> FilterAnswer:
         """The verdict on a pod that asks for devices; with those of its group, where it has one."""
+        if self._picture.has_ended(ref.uid):  # kube-scheduler's own copy of the pod is older than ours
+            return FilterAnswer(error=f"pod {ref} has ended")
         group = group_of(pod)
         if group is not None and size != 1:
             if size is None:

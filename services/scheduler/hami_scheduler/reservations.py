@@ -24,6 +24,8 @@ class Reservation:
     attempt: int
     """Unlike any other of this pod; part of its events' ids."""
     since_seconds: float
+    unsaid: bool = False
+    """Its word was withdrawn before anybody was seen to have heard it."""
     doubtful: bool = False
     """kube-scheduler has said something new about the pod since."""
 

@@ -251,8 +251,9 @@ class Scheduler:
         else:
             self._begun.clear()
             for event in self._outbox.withdraw(left_to_the_next_leader):
-                if isinstance(event, PodAssigned):
-                    self.picture.reservations.pop(event.pod.uid)  # nobody has heard of it: whoever binds the pod after all says so again
+                reservation = self.picture.reservations.get(event.pod.uid) if isinstance(event, PodAssigned) else None
+                if reservation is not None:
+                    reservation.unsaid = True
 
     @property
     def leader(self) -> str | None:

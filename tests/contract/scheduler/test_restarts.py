@@ -254,3 +254,16 @@ async def test_a_pod_that_another_scheduler_assigned_can_be_bound_here_without_h
         assert await scheduler.bind(ref(pod), "n2") == ""
         await settle()
         assert (used_mib(scheduler, "n1"), used_mib(scheduler, "n2")) == (0, 3000)
+
+
+@story
+async def test_what_kube_scheduler_asks_of_a_pod_that_is_over_gives_it_nothing(world: World) -> None:
+    """Its own copy is older than ours: the log said of a released pod that it was assigned, and then that this had lapsed."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        pod = await world.pod("p1", gpu=1, gpumem=1000)
+        assert await place(scheduler, pod) == "n1"
+        await world.delete(pod)
+        await asyncio.sleep(15.0)
+        assert "has ended" in asked(scheduler, pod).error
+        assert world.said() == [("PodAssigned", "p1"), ("PodAllocating", "p1"), ("PodReleased", "p1")]

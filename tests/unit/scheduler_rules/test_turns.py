@@ -173,14 +173,33 @@ def test_what_came_of_an_earlier_pod_of_the_name_is_said_before_the_later_one_is
     assert virtual.run(main()) == [("G", "uid-p1"), ("R", "uid-p1"), ("A", "later")]
 
 
+class Counting(MemoryBus):
+    """Counts what it is asked to keep."""
+
+    attempts = 0
+
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
+        self.attempts += 1
+        return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
+
+
+def test_a_word_that_is_said_again_does_not_make_us_forget_what_followed_it() -> None:
+    async def main() -> tuple[int, str]:
+        bus = Counting()
+        await bus.ensure_streams([subjects.ALLOCATIONS])
+        leads = Replica(bus, leading=True, bound=True)
+        for letter, event_id in (("A", "1"), ("G", "2")):
+            leads.outbox.put(a_word(letter), event_id)
+        await leads.speak()
+        for letter, event_id in (("A", "1"), ("R", "3")):
+            leads.outbox.put(a_word(letter), event_id)
+        await leads.speak()
+        return bus.attempts, told(bus)
+
+    assert virtual.run(main()) == (4, "AGR")
+
+
 def test_what_is_known_costs_no_refusal_and_what_is_not_known_one() -> None:
-    class Counting(MemoryBus):
-        attempts = 0
-
-        async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
-            self.attempts += 1
-            return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
-
     async def main() -> list[int]:
         bus = Counting()
         await bus.ensure_streams([subjects.ALLOCATIONS])
