@@ -10,7 +10,7 @@ import pytest
 from hami_protocol import subjects
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_registry.outcomes import DURABLE
-from hami_runtime.bus import BusError, MessageRefused, NoReply, api, jetstream, permissions
+from hami_runtime.bus import BusError, MessageRefused, NoReply, api, jetstream, permissions, reading
 from hami_runtime.bus.filters import matches
 from hami_runtime.bus.jetstream import JetStreamBus
 from hami_runtime.settings import ProcessSettings
@@ -68,6 +68,10 @@ async def test_each_service_does_all_that_it_does(bus: ProductionBus) -> None:
         assert (await agent.last(subjects.DEVICES, DEVICES)) is not None
         for stream in subjects.STREAMS:
             assert await first(reader, stream, "hami.v1.>")
+        for who in (reader, registry):  # the registry for people who have no way to the bus
+            for stream in subjects.STREAMS:
+                assert await who.has(stream)
+                assert await reading.newest(who, stream, "hami.v1.>")
         await registry.purge(subjects.DEVICES, DEVICES)
         assert await agent.last(subjects.DEVICES, DEVICES) is None
 
