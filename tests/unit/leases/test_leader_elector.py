@@ -55,6 +55,26 @@ def test_the_first_leads_and_the_second_waits() -> None:
     run(main())
 
 
+@given(st.floats(2.0, 12.0), st.floats(0.0, 1.0))
+def test_when_who_leads_is_killed_at_any_moment_the_other_leads_in_less_than_five_seconds(moment: float, later: float) -> None:
+    async def main() -> None:
+        store = a_store()
+        first, second = Replica(store, "first"), Replica(store, "second")
+        running = asyncio.ensure_future(first.elector.run(first.stop))
+        await first.elector.wait_leading()
+        await asyncio.sleep(later)
+        following = asyncio.ensure_future(second.elector.run(second.stop))
+        await asyncio.sleep(moment)
+        first.cluster.down()  # the dead say nothing more
+        running.cancel()
+        async with asyncio.timeout(5.0):
+            await second.elector.wait_leading()
+        second.stop.set()
+        await following
+
+    run(main())
+
+
 def test_who_stops_hands_over_at_once() -> None:
     async def main() -> None:
         store = a_store()
