@@ -6,6 +6,7 @@ whoever begins to lead says what is missing, in the order of binding, with the s
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
@@ -32,6 +33,7 @@ from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_protocol.subjects import ALLOCATIONS
 
+REMEMBERED_RELEASES = 10_000
 RESTARTED = "the scheduler was restarted before the pod was bound"
 
 
@@ -60,6 +62,7 @@ class GrantLog:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._said: dict[str, Said] = {}
+        self._released: OrderedDict[str, None] = OrderedDict()
 
     def observe(self, event: AllocationEvent, event_id: str = "") -> None:
         """Take one event of the log, in its order, or one of ours that is on its way there. Seeing it twice changes nothing."""
@@ -79,6 +82,9 @@ class GrantLog:
                     del self._said[uid]
             case PodReleased():
                 self._said.pop(uid, None)
+                self._released[uid] = None
+                if len(self._released) > REMEMBERED_RELEASES:
+                    self._released.popitem(last=False)
 
     def granted(self, uid: str) -> bool:
         """Whether the log says that the pod was granted what it holds, and not only that room was reserved."""
@@ -125,7 +131,7 @@ class GrantLog:
 
     def _from_the_start(self, grant: PodAllocating) -> Iterator[Missing]:
         """A grant, and before it the word that it was assigned, where the log has none of the pod: what was said of it died with who said it."""
-        if grant.pod.uid not in self._said:
+        if grant.pod.uid not in self._said and grant.pod.uid not in self._released:
             yield assigned(grant)
         yield allocating(grant)
 

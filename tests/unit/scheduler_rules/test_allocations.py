@@ -50,6 +50,12 @@ def test_a_grant_that_was_not_published_is_said_with_its_first_id_behind_its_ass
     assert said(log, [bound()]) == [GRANT]
 
 
+def test_of_a_pod_that_is_over_by_the_log_and_not_yet_by_the_watch_no_assignment_is_said(log: GrantLog) -> None:
+    log.observe(granted())
+    log.observe(PodReleased(pod=a_ref(), node="n1"))
+    assert said(log, [bound()]) == [GRANT]  # the bus knows it by its id
+
+
 def test_of_one_pod_the_same_is_missing_as_of_it_among_all(log: GrantLog) -> None:
     log.observe(assigned("p2"))
     log.observe(granted("p3"))
