@@ -20,7 +20,10 @@ from hami_protocol.events import AllocationFailed, AllocationSucceeded, Containe
 from hami_runtime.outbox import LONGEST_DELAY_SECONDS
 
 GRACE_SECONDS: Final = LONGEST_DELAY_SECONDS + 5.0
-"""How long a scheduler may take to say what it could not say before: its outbox's longest delay, and the time in which another one leads."""
+"""How long a scheduler may take to say what it could not say before: its outbox's longest delay, and the time in which another one leads.
+
+It is also longer than a reader of ours sees nothing whose server has died while our own connection stands: eleven seconds.
+"""
 
 
 def patience_seconds(event: Event, *, told: Callable[[str], bool], grants_expected: bool) -> float:
