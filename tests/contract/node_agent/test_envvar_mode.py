@@ -13,6 +13,7 @@ from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_protocol import keys
 from hami_protocol.devices import AllocationMode
 from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed
+from hami_protocol.pods import pod_ref
 from hami_runtime.kube.cluster import NODES
 from tests.contract.node_agent.world import World, play
 
@@ -141,6 +142,20 @@ def test_a_restart_between_two_containers_serves_none_of_them_twice() -> None:
         second = await world.agent.allocate(["GPU-a-1"])
         assert [answer.environment["CUDA_DEVICE_MEMORY_LIMIT_0"] for answer in (first, second)] == ["1000m", "2000m"]
         assert (await refusal(world.agent.allocate(["GPU-a-2"]))).kind is RefusalKind.UNKNOWN_POD
+
+    play(scenario, ENVVAR)
+
+
+def test_that_a_pod_has_failed_is_said_though_the_agent_dies_before_the_bus_is_back() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", publish=world.assignment({}, {"main": [("GPU-a", 999, 10)]}, ()), main=[("GPU-a", 1000, 10)])
+        world.bus.down()
+        assert (await refusal(world.agent.allocate(["GPU-a-0"]))).kind is RefusalKind.GRANT_DIFFERS
+        await world.kill()
+        await world.start()
+        world.bus.up()
+        await asyncio.sleep(30.0)
+        assert [event.pod for event in world.said(AllocationFailed)] == [pod_ref(pod)]
 
     play(scenario, ENVVAR)
 
