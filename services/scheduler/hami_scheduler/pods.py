@@ -23,6 +23,7 @@ from hami_scheduler.placement import ClusterState, Phase
 from hami_scheduler.resizing import Resizes
 
 ALLOCATING = "allocating"
+_BEING_BOUND = frozenset({Phase.ASSUMED, Phase.BOUND})
 
 
 class Ended(Struct, frozen=True, kw_only=True):
@@ -161,7 +162,12 @@ class PodLedger:
     def _charge(self, pod: Pod, node: str, assignments: tuple[VendorAssignment, ...], record: tuple[str, ...], *, shrunk: bool) -> None:
         self._foreign.discard(pod.metadata.uid)
         uid = pod.metadata.uid
-        self._state.charge(pod_ref(pod), node, self._resizes.charged(uid, assignments), shrunk=shrunk)
+        held = self._resizes.charged(uid, assignments)
+        entry = self._state.entry(uid)
+        if not shrunk and entry is not None and entry.phase in _BEING_BOUND and (entry.node, entry.assignments) == (node, held):
+            self._state.confirm(uid)  # by our own Binding: it is charged already, and what was judged of its node stays true
+        else:
+            self._state.charge(pod_ref(pod), node, held, shrunk=shrunk)
         self._charged[uid] = _Charged(node, record, shrunk, assignments)
 
     def _maybe_shrink(self, uid: str, charged: _Charged, *, shrunk: bool) -> PodChange:

@@ -67,6 +67,29 @@ def test_a_bound_pod_is_charged_by_its_record(world: World) -> None:
     assert world.used_mib() == 5000
 
 
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_what_our_own_binding_has_charged_is_not_charged_anew(world: World, confirmed: bool) -> None:
+    """The watch may show it before the Binding is answered, or after."""
+    catalog = Catalog()
+    asking = a_pod("p1", gpu=1)
+    found = world.state.judge(catalog.read_pod(asking), ["n1"], uid=asking.metadata.uid)
+    assert isinstance(found, Placement)
+    world.state.reserve(pod_ref(asking), found, now=0.0)
+    (world.state.confirm if confirmed else world.state.assume)(asking.metadata.uid)
+    charged = world.used_mib()
+    world.pods.changed(None, bound(text=catalog.assignment_annotations(found.assignments)[ALLOCATED]))
+    entry = world.state.entry(asking.metadata.uid)
+    assert entry is not None
+    assert (entry.phase, entry.charges is found.charges, world.used_mib()) == (Phase.BOUND, True, charged)
+
+
+def test_a_record_that_says_something_else_than_our_own_binding_is_what_counts(world: World) -> None:
+    world.reserve(bound(), "n1", 5000)
+    world.state.confirm("uid-p1")
+    world.pods.changed(None, bound(text=record("n1", 7000)))
+    assert world.used_mib() == 7000
+
+
 def test_a_terminating_pod_stays_charged_until_it_is_over(world: World) -> None:
     dying = with_meta(bound(), deletion_timestamp="2026-01-01T00:00:00Z")
     world.pods.changed(None, dying)
