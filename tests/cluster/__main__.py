@@ -1,7 +1,7 @@
 """Runs everything that needs a real Kubernetes: ``python -m tests.cluster [pytest's arguments]``, which `make cluster-test` does.
 
 The suites wait more than they compute, so they run in lanes, each a pytest of its own with clusters of its own, at once. What a lane says is shown
-when it has ended. What fails is run once more, alone, when all lanes have ended: both are shown, and the second counts.
+when it has ended, and is in its log until then. What fails is run once more, alone, when all lanes have ended: both are shown, and the second counts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from hami_rig.processes import die_with_parent
@@ -20,7 +21,8 @@ from tests.cluster.harness import building
 FOLDER = "tests/cluster"
 _PODS = ("shares", "shares_inside", "workloads", "preemption", "rights", "deployment", "migration")
 PODS = tuple(f"{FOLDER}/test_{name}.py" for name in _PODS)
-CACHES = building.ROOT / "build" / "cluster-test"
+KEPT = building.ROOT / "build" / "cluster-test"
+"""What lanes say, and what pytest remembers of each."""
 STARTED_AGAIN_SECONDS = 15.0
 """Between the starts of two lanes: all of them compute most at their start."""
 INTERRUPTED = 130
@@ -68,7 +70,7 @@ class _Ended(NamedTuple):
 
 async def _lane(lane: Lane, arguments: Sequence[str], *, after_seconds: float) -> int:
     await asyncio.sleep(after_seconds)
-    print(f"==> {lane.name}: running", flush=True)
+    print(f"==> {lane.name}: running, as {_log(lane).relative_to(building.ROOT)} tells", flush=True)
     begin = time.monotonic()
     ended = await _pytest(lane, arguments)
     print(f"=== {lane.name}: {time.monotonic() - begin:.0f} s\n{ended.said}", flush=True)
@@ -76,19 +78,23 @@ async def _lane(lane: Lane, arguments: Sequence[str], *, after_seconds: float) -
 
 
 async def _pytest(lane: Lane, arguments: Sequence[str]) -> _Ended:
-    cache = CACHES / lane.name
-    command = ["-m", "pytest", "-q", "-m", "cluster", "-o", f"cache_dir={cache}", *arguments, *lane.paths]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        cwd=building.ROOT,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        preexec_fn=die_with_parent,
-    )
-    said, _ = await process.communicate()
-    return _Ended(process.returncode or 0, said.decode(errors="replace"))
+    log = _log(lane)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pytest", "-q", "-m", "cluster", "-o", f"cache_dir={KEPT / lane.name}", *arguments, *lane.paths),
+            cwd=building.ROOT,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+        )
+    code = await process.wait()
+    return _Ended(code, log.read_text(errors="replace"))
+
+
+def _log(lane: Lane) -> Path:
+    return KEPT / f"{lane.name}.log"
 
 
 def main() -> int:
