@@ -16,6 +16,7 @@ from hami_devices import ownership
 from hami_devices.catalog import Catalog
 from hami_devices.config import DeviceConfig, load
 from hami_devices.ownership import Writer
+from hami_protocol import keys
 from tools import manifests
 
 NAMESPACE = "hami-system"
@@ -27,6 +28,7 @@ HEADER = """\
 # hami-pod-records, hami-binding-records, hami-node-records: nobody but our services and whom the first variable, `writers`, names: by vendor,
 # the users that its own plugin runs as, which write that vendor's keys; and operators, who repair. kustomization.yaml shows how to set it.
 # hami-service-writes: what our services change on nodes and pods is their records, and nothing else.
+# `adopted` is whose pods the registry may give their first records, where they are bound: HAMI_ADOPTED_SCHEDULERS of the scheduler.
 """
 
 Object = dict[str, Any]
@@ -47,6 +49,7 @@ def policies(catalog: Catalog) -> list[Object]:
             ours=ownership.pod_keys(catalog),
             vendors={vendor.name: ownership.vendor_pod_keys(vendor) for vendor in catalog.vendors},
             labels=True,
+            adopted=True,
         ),
         *_pair(
             "hami-binding-records",
@@ -77,8 +80,9 @@ def _pair(
     vendors: Mapping[str, Iterable[str]],
     labels: bool = False,
     label_writers: tuple[Writer, ...] = (),
+    adopted: bool = False,
 ) -> list[Object]:
-    """A policy that holds who writes ``protected``, and its binding."""
+    """A policy that holds who writes ``protected``, and its binding; with ``adopted``, of pods some of which another scheduler may have bound."""
     user = "request.userInfo.username"
     vendor_writes = f"variables.vendorKeys.exists(v, {user} in variables.writers[?v].orValue([]) && k in variables.vendorKeys[v])"
     variables = [
@@ -86,8 +90,10 @@ def _pair(
         ("vendorKeys", _map(vendors)),
         ("before", _metadata("oldObject", "annotations")),
         ("after", _metadata("object", "annotations")),
-        ("changed", f"{_list(protected)}.filter(k, {_differs('k')})"),
-        ("ours", _ours(ours)),
+        ("records", _list(protected)),
+        *(_adoption() if adopted else ()),
+        ("changed", f"variables.records.filter(k, {_differs('k')})"),
+        ("ours", f"variables.adopts ? variables.records : ({_ours(ours)})" if adopted else _ours(ours)),
         ("foreign", f"variables.changed.filter(k, !(k in variables.ours) && !{vendor_writes})"),
         ("operator", f"{user} in variables.writers[?'{OPERATORS}'].orValue([])"),
     ]
@@ -127,6 +133,19 @@ def _ours(ours: Mapping[Writer, Iterable[str]]) -> str:
     return rest
 
 
+def _adoption() -> list[tuple[str, str]]:
+    """CEL variables: whether the registry writes the first records of a pod that another scheduler has bound, for the node where it is."""
+    conditions = (
+        f"request.userInfo.username == '{account(Writer.REGISTRY)}'",
+        "request.resource.resource == 'pods' && request.operation == 'UPDATE' && request.?subResource.orValue('') == ''",
+        "object.spec.?schedulerName.orValue('') in variables.adopted",
+        "object.spec.?nodeName.orValue('') != ''",
+        f"variables.after[?'{keys.ASSIGNED_NODE}'].orValue('') == object.spec.nodeName",
+        "variables.records.all(k, !(k in variables.before))",
+    )
+    return [("adopted", _list(ownership.ADOPTED_SCHEDULERS)), ("adopts", " && ".join(conditions))]
+
+
 def _differs(key: str) -> str:
     """CEL: whether an annotation is another one than before."""
     return (
@@ -153,7 +172,10 @@ def _confinement(catalog: Catalog) -> list[Object]:
         ("after", _metadata("object", "annotations")),
         ("labelsBefore", _metadata("oldObject", "labels")),
         ("labelsAfter", _metadata("object", "labels")),
-        ("mine", f"request.resource.resource == 'nodes' ? ({_ours(nodes)}) : ({_ours(pods)})"),
+        ("records", _list(catalog.system_pod_keys)),
+        *_adoption(),
+        ("ours", f"variables.adopts ? variables.records : ({_ours(pods)})"),
+        ("mine", f"request.resource.resource == 'nodes' ? ({_ours(nodes)}) : variables.ours"),
         ("kept", "variables.before.all(k, k in variables.mine || (k in variables.after && variables.after[k] == variables.before[k]))"),
         ("added", "variables.after.all(k, k in variables.mine || k in variables.before)"),
         ("assignments", _list(ownership.assignment_keys(catalog))),
@@ -172,7 +194,7 @@ def _confinement(catalog: Catalog) -> list[Object]:
                 "reason": "Forbidden",
             },
             {
-                "expression": f"variables.assignments.all(k, {_same_cards('k')})",
+                "expression": f"variables.adopts || variables.assignments.all(k, {_same_cards('k')})",
                 "message": "a pod that is bound keeps its cards: they may be recorded with other sizes alone",
                 "reason": "Forbidden",
             },

@@ -162,6 +162,44 @@ async def test_no_way_leads_round_by_a_pods_status(api: Api, user: str, changes:
     assert await api.call(user, "PATCH", f"{await a_bound_pod(api)}/status", annotated(changes)) == wanted
 
 
+ADOPTED = {
+    keys.ASSIGNED_NODE: "node-1",
+    keys.ASSIGNED_TIME: "1",
+    keys.BIND_TIME: "1",
+    keys.BIND_PHASE: "allocating",
+    ALLOCATED: "GPU-1,NVIDIA,1024,0:;",
+    TO_ALLOCATE: "GPU-1,NVIDIA,1024,0:;",
+}
+"""What the registry writes onto a pod that Volcano has bound."""
+
+
+@pytest.mark.parametrize(
+    ("user", "scheduler", "bound", "records", "wanted"),
+    [
+        (REGISTRY, "volcano", True, ADOPTED, 200),
+        (REGISTRY, "volcano", True, {**ADOPTED, keys.ASSIGNED_NODE: "node-2"}, FORBIDDEN),
+        (REGISTRY, "volcano", True, {**ADOPTED, "example.com/mine": "1"}, FORBIDDEN),
+        (REGISTRY, "volcano", False, ADOPTED, FORBIDDEN),
+        (REGISTRY, "default-scheduler", True, ADOPTED, FORBIDDEN),
+        (SCHEDULER, "volcano", True, ADOPTED, FORBIDDEN),
+        (ALICE, "volcano", True, ADOPTED, FORBIDDEN),
+    ],
+)
+async def test_who_gives_a_pod_that_another_scheduler_has_bound_its_records(
+    api: Api, user: str, scheduler: str, bound: bool, records: dict[str, str | None], wanted: int
+) -> None:
+    body = an_object("Pod", None)
+    body["spec"]["schedulerName"] = scheduler
+    assert await api.create(ALICE, "/api/v1/namespaces/default/pods", body) == 201
+    path = f"/api/v1/namespaces/default/pods/{body['metadata']['name']}"
+    if bound:
+        assert await api.create(ALICE, f"{path}/binding", a_binding(body["metadata"]["name"], None)) == 201
+    assert await api.call(user, "PATCH", path, annotated(records)) == wanted
+    if wanted == 200:  # once: from then on it keeps its cards
+        assert await api.call(user, "PATCH", path, annotated({ALLOCATED: "GPU-2,NVIDIA,1024,0:;"})) == FORBIDDEN
+        assert await api.call(user, "PATCH", path, annotated({keys.BIND_PHASE: "success", TO_ALLOCATE: ";"})) == 200
+
+
 @pytest.mark.parametrize(
     "change",
     [

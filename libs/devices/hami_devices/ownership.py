@@ -21,6 +21,9 @@ class Writer(StrEnum):
     REGISTRY = "hami-registry"
 
 
+ADOPTED_SCHEDULERS: Final = frozenset({"volcano"})
+"""Those that bind by themselves, unless set otherwise: the registry writes the whole assignment onto their pods, once, where they are bound."""
+
 SYSTEM_POD_LABELS: Final = frozenset({keys.ASSIGNED_NODE})
 """Labels of pods that only the scheduler writes, with the Binding."""
 

@@ -13,6 +13,7 @@ import structlog
 from msgspec import Struct
 
 from hami_devices.catalog import Catalog
+from hami_devices.ownership import ADOPTED_SCHEDULERS
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef
@@ -71,7 +72,7 @@ class Options(Struct, frozen=True, kw_only=True):
     lock_expiry_seconds: float = 300.0
     preemption: bool = True
     gang_wait_seconds: float = 25.0
-    adopted_schedulers: frozenset[str] = frozenset({"volcano"})
+    adopted_schedulers: frozenset[str] = ADOPTED_SCHEDULERS
     card_metrics: CardMetrics = CardMetrics.BOTH
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from hami_devices.ownership import ADOPTED_SCHEDULERS
 from hami_runtime.settings import ProcessSettings
 from hami_scheduler.series import CardMetrics
 
@@ -51,7 +52,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     adopted_schedulers: Annotated[
         frozenset[str],
         Meta(description="schedulers that bind by themselves, as Volcano does: their pods get devices on the node they are on"),
-    ] = frozenset({"volcano"})
+    ] = ADOPTED_SCHEDULERS
     card_metrics: Annotated[
         CardMetrics, Meta(description="series of cards and shares: under both of their names, the new ones alone, or none")
     ] = CardMetrics.BOTH
