@@ -446,7 +446,7 @@ _RUNNING: Final[tuple[Sign, ...]] = (
         r"Evicted|Preempt", "the pod was evicted", "look why: the node was short of something, or a pod of higher priority came", _DESCRIBE
     ),
     _sign(
-        r"CreateContainerConfigError|CreateContainerError|RunContainerError",
+        r"CreateContainerConfigError|CreateContainerError|RunContainerError|StartError|ContainerCannotRun",
         "the container cannot be started",
         "mend what the message names: most often a ConfigMap, a Secret, a command or a mount",
         _DESCRIBE,

@@ -186,6 +186,8 @@ def test_what_went_wrong_on_the_node(status: dict[str, Any], annotations: dict[s
     [
         (ContainerStateTerminated(exit_code=137, reason="OOMKilled"), "killed"),
         (ContainerStateTerminated(exit_code=1), "ends with an error"),
+        (ContainerStateTerminated(exit_code=128, reason="StartError"), "cannot be started"),
+        (ContainerStateTerminated(exit_code=127, reason="ContainerCannotRun"), "cannot be started"),
     ],
 )
 def test_a_container_that_ended_badly_is_named(ended: ContainerStateTerminated, cause: str) -> None:
