@@ -68,7 +68,9 @@ class GrantLog:
         """Take one event of the log, in its order, or one of ours that is on its way there. Seeing it twice changes nothing."""
         uid = event.pod.uid
         match event:
-            case PodAssigned() if uid not in self._said or not self._said[uid].granted:  # what is bound is bound: this word is late
+            case PodAssigned() if uid in self._released or (uid in self._said and self._said[uid].granted):
+                pass  # what is bound is bound, and what is over is over: this word is late
+            case PodAssigned():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, attempt=event_id.rpartition("/")[2])
             case PodAllocating() | ShareResized():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True)

@@ -56,6 +56,13 @@ def test_of_a_pod_that_is_over_by_the_log_and_not_yet_by_the_watch_no_assignment
     assert said(log, [bound()]) == [GRANT]  # the bus knows it by its id
 
 
+def test_an_assignment_that_is_heard_behind_the_release_has_not_lapsed(log: GrantLog) -> None:
+    """Ours, which came back from the bus when the release was on its way there already."""
+    log.observe(PodReleased(pod=a_ref(), node="n1"))
+    log.observe(assigned())
+    assert said(log, []) == []
+
+
 def test_of_one_pod_the_same_is_missing_as_of_it_among_all(log: GrantLog) -> None:
     log.observe(assigned("p2"))
     log.observe(granted("p3"))
