@@ -116,7 +116,13 @@ async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> Non
 
 
 async def _end(*futures: asyncio.Future[Any]) -> None:
-    """Cancel what is not done, and wait for it. Whoever cancels us meanwhile is heard: only the futures' own cancellation goes no further."""
+    """Cancel what is not done, and wait for it. Whoever cancels us meanwhile is heard: only the futures' own cancellation goes no further.
+
+    What has failed in the very moment in which we are cancelled has failed for nobody: it is not complained about when it is collected.
+    """
+    for future in futures:
+        if future.done() and not future.cancelled():
+            future.exception()
     late = [future for future in futures if not future.done()]
     for future in late:
         future.cancel()

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -202,3 +203,25 @@ def test_a_process_runs_its_main_coroutine() -> None:
         return "done"
 
     assert lifecycle.run(main()) == "done"
+
+
+async def test_work_that_fails_while_its_waiter_is_cancelled_is_complained_about_by_nobody() -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+    fail = asyncio.Event()
+
+    async def work() -> None:
+        await fail.wait()
+        raise ValueError("too old")
+
+    waiting = asyncio.create_task(lifecycle.run_until(asyncio.Event(), work()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    fail.set()
+    await asyncio.sleep(0)  # the work has failed, and the waiter has not heard of it
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    del waiting
+    gc.collect()
+    assert complaints == []
