@@ -357,7 +357,7 @@ _NOT_SCHEDULED: Final[tuple[Sign, ...]] = (
 _PULLING: Final = r"(ErrImagePull|ImagePullBackOff|Failed to pull|pull(ing)? image|failed to resolve reference|ErrImageNeverPull)(.|\n)*"
 _IMAGES: Final[tuple[Sign, ...]] = (
     _sign(
-        _PULLING + r"(unauthorized|authentication required|denied|forbidden|401|403)",
+        _PULLING + r"(unauthorized|authentication required|denied|forbidden|\b40[13]\b)",
         "the registry does not let the node pull the image",
         "name a valid pull secret in imagePullSecrets; a private image that does not exist is refused the same way",
         _PULL_SECRETS,
