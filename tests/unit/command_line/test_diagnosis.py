@@ -103,6 +103,7 @@ def test_what_kept_it_back_earlier_is_not_found_again() -> None:
     [
         ("manifest unknown", "no such image"),
         ('failed to resolve reference "x/y:z": x/y:z: not found', "no such image"),
+        ('failed to resolve reference "127.0.0.1:40157/x:1": not found', "no such image"),
         ("unauthorized: authentication required", "does not let the node pull"),
         ("pull access denied, repository does not exist or may require authorization", "does not let the node pull"),
         ("dial tcp 10.0.0.1:443: connect: connection refused", "does not reach the registry"),
