@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="session")]
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 HOLD_500_AND_TRY_1000_MORE = (
-    "until vgpu-alloc --mib 500 --hold-seconds -1; do :; done & "  # the first of the others may have been faster
+    "said=$(mktemp); vgpu-alloc --mib 500 --hold-seconds -1 >$said & until [ -s $said ]; do sleep 0.05; done; rm $said; "
     "while :; do vgpu-alloc --mib 1000; echo; sleep 0.1; done"
 )
 
