@@ -95,8 +95,10 @@ def read_container(
     Raises:
         RequestError: a quantity cannot be read, or memory or cores are asked without a device.
     """
-    if not asked_vendors((vendor,), container):
-        return None
+    return _read(vendor, container, path, annotations) if asked_vendors((vendor,), container) else None
+
+
+def _read(vendor: Vendor, container: Container, path: str, annotations: Mapping[str, str]) -> DeviceRequest | None:
     asking = Asking(vendor=vendor, container=container, path=path, annotations=annotations)
     return vendor.read(asking) if vendor.read is not None else read_plainly(asking)
 
@@ -209,7 +211,7 @@ def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_po
     annotations = pod.metadata.annotations
     for container, kind, path in containers_in_order(pod):
         named = asked_vendors(vendors, container)
-        requests = tuple(request for vendor in named if (request := read_container(vendor, container, path, annotations)) is not None)
+        requests = tuple(request for vendor in named if (request := _read(vendor, container, path, annotations)) is not None)
         asked.update(request.vendor for request in requests)
         containers.append(ContainerRequest(name=container.name, kind=kind, requests=requests))
     if not asked:

@@ -27,9 +27,9 @@ def device_score(state: DeviceState, weights: Weights, requests: Iterable[Device
             memory += request.memory_on(total)
             cores += request.cores
     device = state.device
-    slots_part = weights.slots * _part(shares + state.used_shares, device.shares)
-    cores_part = weights.cores * _part(cores + state.used_cores, device.cores)
-    return SCALE * (slots_part + cores_part + weights.memory * _part(memory + state.used_memory_mib, total))
+    slots_part = weights.slots * part(shares + state.used_shares, device.shares)
+    cores_part = weights.cores * part(cores + state.used_cores, device.cores)
+    return SCALE * (slots_part + cores_part + weights.memory * part(memory + state.used_memory_mib, total))
 
 
 def node_score(states: Iterable[DeviceState]) -> float:
@@ -42,8 +42,9 @@ def node_score(states: Iterable[DeviceState]) -> float:
         used_cores += state.used_cores
         memory += state.device.memory_mib
         used_memory += state.used_memory_mib
-    return SCALE * (_part(used_shares, shares) + _part(used_cores, cores) + _part(used_memory, memory))
+    return SCALE * (part(used_shares, shares) + part(used_cores, cores) + part(used_memory, memory))
 
 
-def _part(used: int, total: int) -> float:
+def part(used: int, total: int) -> float:
+    """How much of one dimension is used; nothing of what there is nothing of."""
     return used / total if total else 0.0

@@ -20,7 +20,7 @@ from hami_devices.fit import WHOLE_CORES, NodeFit
 from hami_devices.model import UNRESOLVABLE, DeviceRequest, PodRequest, Reason, Selectors, Weights
 from hami_devices.order import Key, Order, read_order
 from hami_devices.reasons import Misfit, render
-from hami_devices.scores import SCALE
+from hami_devices.scores import SCALE, part
 from hami_devices.selectors import mode_accepted, type_accepted
 from hami_protocol.devices import ContainerKind
 from hami_scheduler.placement.table import Flags, Ints, Table
@@ -139,6 +139,14 @@ def node_scores(state: ClusterState, view: View) -> Scores:
     slots = _part(sums.used_shares[view], sums.total_shares[view])
     cores = _part(sums.used_cores[view], sums.total_cores[view])
     return SCALE * (slots + cores + _part(sums.used_memory[view], sums.total_memory[view]))
+
+
+def node_score(state: ClusterState, node: int) -> float:
+    """The same of one node."""
+    sums = state.sums
+    slots = part(int(sums.used_shares[node]), int(sums.total_shares[node]))
+    cores = part(int(sums.used_cores[node]), int(sums.total_cores[node]))
+    return SCALE * (slots + cores + part(int(sums.used_memory[node]), int(sums.total_memory[node])))
 
 
 def _part(used: Ints, total: Ints) -> Scores:

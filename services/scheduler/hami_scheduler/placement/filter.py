@@ -18,7 +18,7 @@ from hami_devices.model import PodRequest, Reason
 from hami_devices.quota import Allowance, totals_of
 from hami_devices.reasons import Misfit
 from hami_protocol.events import NodeShortfall
-from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, node_scores
+from hami_scheduler.placement.columns import FITS, Scores, Verdicts, View, node_score
 from hami_scheduler.placement.outcomes import Figures, Placement, Refusal
 from hami_scheduler.placement.table import Ints
 
@@ -257,7 +257,7 @@ def _judge_one(
         text, unresolvable = str(Reason.QUOTA), False
         nearest = (NodeShortfall(node=name, reason=text, detail=fit.detail),)
     else:
-        score = with_bonus(float(node_scores(state, slice(node, node + 1))[0]), fit, request)
+        score = with_bonus(node_score(state, node), fit, request)
         return Placement(
             node=name,
             assignments=fit.assignments,

@@ -17,7 +17,7 @@ import numpy as np
 from hami_devices.fit import NodeFit
 from hami_devices.model import PodRequest
 from hami_devices.reasons import Misfit
-from hami_scheduler.placement.columns import Judgement, Scores, Verdicts, judge_all, likeness, node_scores
+from hami_scheduler.placement.columns import Judgement, Scores, Verdicts, judge_all, likeness, node_score, node_scores
 from hami_scheduler.placement.ledger import hold
 from hami_scheduler.placement.table import Ints
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS: Final = 32
 _MOST_TEXTS: Final = 4096
+_MOST_LATEST: Final = 64
 _FEW: Final = 2
 """So many nodes the specification judges faster than the columns do."""
 
@@ -36,6 +37,8 @@ class Changes:
     def __init__(self, room: int) -> None:
         self.count = 0
         self._last: Ints = np.zeros(room, np.int64)
+        self._latest: list[int] = []
+        """The nodes of the latest changes, the last one last."""
 
     def grow(self, room: int) -> None:
         """Make room for ``room`` nodes."""
@@ -45,10 +48,16 @@ class Changes:
         """Something about the node is other than before."""
         self.count += 1
         self._last[node] = self.count
+        self._latest.append(node)
+        if len(self._latest) > _MOST_LATEST:
+            del self._latest[: _MOST_LATEST // 2]
 
-    def since(self, count: int, width: int) -> Ints:
-        """The nodes below ``width`` that were touched after change number ``count``."""
-        return np.flatnonzero(self._last[:width] > count)
+    def since(self, count: int) -> list[int]:
+        """The nodes that were touched after change number ``count``, rising."""
+        passed = self.count - count
+        if passed <= len(self._latest):
+            return sorted(set(self._latest[len(self._latest) - passed :]))
+        return np.flatnonzero(self._last > count).tolist()
 
 
 @dataclass(slots=True)
@@ -92,13 +101,17 @@ class Remembered:
 
     def scores(self, state: ClusterState) -> Scores:
         """How full each node is (``columns.node_scores``). Not to be changed."""
-        stale = state.changes.since(self._scored, state.width)
-        if 2 * stale.size >= state.width:
+        stale = state.changes.since(self._scored)
+        if 2 * len(stale) >= state.width:
             self._scores = node_scores(state, slice(0, state.width))
-        elif stale.size:
+        elif stale:
             if self._scores.size < state.width:
                 self._scores = np.pad(self._scores, (0, state.width - self._scores.size))
-            self._scores[stale] = node_scores(state, stale)
+            if len(stale) > _FEW:
+                self._scores[stale] = node_scores(state, np.array(stale))
+            else:
+                for node in stale:
+                    self._scores[node] = node_score(state, node)
         self._scored = state.changes.count
         return self._scores
 
@@ -119,19 +132,19 @@ class Remembered:
 
 def _brought_up_to_date(known: Known, state: ClusterState, request: PodRequest) -> bool:
     """Judge anew what has changed; False where that is no less than everything."""
-    stale = state.changes.since(known.change, state.width)
+    stale = state.changes.since(known.change)
     verdicts = known.verdicts
-    if 2 * stale.size >= state.width or len(verdicts.texts) > _MOST_TEXTS:
+    if 2 * len(stale) >= state.width or len(verdicts.texts) > _MOST_TEXTS:
         return False
     if known.request != request:  # in the names of containers, which no verdict has, but every assignment
         known.request = request
         known.fits.clear()
     verdicts.widen(state.width)
-    if stale.size > _FEW:
+    if len(stale) > _FEW:
         known.fits.clear()
-        verdicts.take(judge_all(state, request, stale))
+        verdicts.take(judge_all(state, request, np.array(stale)))
         return True
-    for node in stale.tolist():
+    for node in stale:
         known.fits.pop(node, None)
         if not state.known[node]:
             continue
