@@ -24,13 +24,11 @@ import aiohttp
 import msgspec
 
 from benchmarks import _heartbeats, _report, _world
+from benchmarks._agents import agents
 from hami_devices.catalog import Catalog
-from hami_protocol import keys, subjects
-from hami_protocol.envelope import open_message, seal
-from hami_protocol.events import AllocationSucceeded, PodAllocating
+from hami_protocol import keys
 from hami_rig.processes import ManagedProcess
 from hami_runtime.bus import jetstream
-from hami_runtime.bus.port import Bus, StartAt
 from tests.cluster.harness import ports
 from tests.cluster.harness.control_plane import ControlPlane
 from tools import scheduler_configuration
@@ -103,7 +101,7 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
         await programs.able("scheduler")
         await programs.able("registry")
         found: dict[str, list[Round]] = {"null": [], "hami": []}
-        async with jetstream.connect(url, name="benchmark") as bus, kubelets(bus):
+        async with jetstream.connect(url, name="benchmark") as bus, agents(bus):
             for number in range(rounds):
                 for extender in (Extender("null", null_port, prefers=False), Extender("hami", ours, prefers=True)):
                     async with programs.kube_scheduler(extender):
@@ -298,26 +296,6 @@ async def place(session: aiohttp.ClientSession, tag: str, count: int, programs: 
     spent = sum(after.get(key, 0) - before.get(key, 0) for key in ours)
     processor_ms = {name: 1000 * (seconds - spent_before.get(name, 0.0)) / count for name, seconds in spent_after.items()}
     return Round(count / (last - begin), [bound[name] - created[name] for name in bound], spent / count, processor_ms)
-
-
-@asynccontextmanager
-async def kubelets(bus: Bus) -> AsyncIterator[None]:
-    """Play kubelet's part and the agent's: every grant is reported allocated as soon as it is known."""
-
-    async def serve() -> None:
-        async with bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_GRANTS], start=StartAt.NEW) as deliveries:
-            async for delivery in deliveries:
-                granted = open_message(delivery.message)
-                if isinstance(granted, PodAllocating):
-                    event = AllocationSucceeded(pod=granted.pod, node=granted.node)
-                    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-                    name = f"{granted.pod.uid}-success"
-                    await bus.publish(seal(event, event_id=name, source="/hami/node-agent/benchmark", time=now, by_agent=True))
-
-    task = asyncio.create_task(serve())
-    yield
-    task.cancel()
-    await asyncio.wait([task])
 
 
 async def clear(session: aiohttp.ClientSession) -> None:

@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -22,15 +21,14 @@ import aiohttp
 import msgspec
 
 from benchmarks import _report, _world
+from benchmarks._agents import agents
 from benchmarks.startup import body
 from hami_protocol import keys, subjects
-from hami_protocol.envelope import open_message, seal
-from hami_protocol.events import AllocationSucceeded, PodAllocating
 from hami_rig.apiserver import ApiServer
 from hami_rig.processes import ManagedProcess
 from hami_runtime import lifecycle, logs
 from hami_runtime.bus import jetstream
-from hami_runtime.bus.port import Bus, StartAt
+from hami_runtime.bus.port import Bus
 from hami_runtime.kube.store_resources import NODES, PODS
 
 CARDS: Final = 8
@@ -60,7 +58,7 @@ def main() -> None:
 
 async def measure(nodes: int, pods: int, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of processor time for one pod, by service, in each round."""
-    async with ApiServer() as server, programs(server) as (url, processes), jetstream.connect(url, name="benchmark") as bus, agents(bus):
+    async with ApiServer() as server, programs(server) as (url, processes), jetstream.connect(url, name="benchmark") as bus, streams(bus):
         for node in _world.nodes(nodes, CARDS):
             server.store.create(NODES, body(node))
         extender = f"http://127.0.0.1:{(await processes['scheduler'].ready(timeout_seconds=60))['extender']}"
@@ -112,24 +110,12 @@ async def programs(server: ApiServer) -> AsyncIterator[tuple[str, Mapping[str, M
 
 
 @asynccontextmanager
-async def agents(bus: Bus) -> AsyncIterator[None]:
-    """Every grant is reported allocated as soon as it is known."""
-
-    async def serve() -> None:
-        async with bus.consume(subjects.ALLOCATIONS, subjects=[subjects.ALL_GRANTS], start=StartAt.NEW) as deliveries:
-            async for delivery in deliveries:
-                granted = open_message(delivery.message)
-                if isinstance(granted, PodAllocating):
-                    event = AllocationSucceeded(pod=granted.pod, node=granted.node)
-                    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-                    await bus.publish(seal(event, event_id=f"{granted.pod.uid}-success", source="/benchmark", time=now, by_agent=True))
-
+async def streams(bus: Bus) -> AsyncIterator[None]:
+    """The agents, once there are streams."""
     await bus.wait_connected()
     await bus.ensure_streams(subjects.STREAMS)
-    task = asyncio.create_task(serve())
-    yield
-    task.cancel()
-    await asyncio.wait([task])
+    async with agents(bus):
+        yield
 
 
 async def place(server: ApiServer, extender: str, session: aiohttp.ClientSession, nodes: list[str], tag: str, count: int) -> None:
