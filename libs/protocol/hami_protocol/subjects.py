@@ -112,6 +112,11 @@ def is_grant(subject: str) -> bool:
     return subject.startswith("hami.v1.allocations.") and subject.endswith(".grant")
 
 
+def kind_of(subject: str) -> str:
+    """What is said on ``subject``, one of ours: ``devices``, ``liveness``, ``allocations``, ``verdicts``, ``usage`` or ``ask``."""
+    return subject.split(".", 3)[2]
+
+
 def node_grants(node: str) -> str:
     """All grants on one node."""
     return f"hami.v1.allocations.{token(node)}.*.*.grant"

@@ -1,5 +1,9 @@
 """Events on their way to the bus: in the order in which they happened, each until the bus has it. Saying so never waits for anybody.
 
+What waits goes out together: as many events as there are, up to the second one of a pod, are handed to the bus before the first one is acknowledged.
+So those of one pod are kept in order whatever happens, and those of different pods unless the bus fails between them. In a burst events are gathered
+for ``GATHER_SECONDS``: every message apart costs its speaker, the bus and each listener many times what it costs among others.
+
 Events have ids that follow from what happened, so one that is sent twice, or said again after a restart, is a double that changes nothing.
 Only an event that the bus will never take is dropped, and the oldest where there are more than ``capacity``; both are logged and counted.
 
@@ -20,9 +24,11 @@ from typing import Final, Protocol
 
 import structlog
 
+from hami_protocol import subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message, seal
 from hami_protocol.events import Event
+from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import BusUnavailable, MessageRefused, Overtaken
 from hami_runtime.clock import Clock
 from hami_runtime.telemetry import OFF, Telemetry, current_traceparent
@@ -34,6 +40,11 @@ _TICK_SECONDS = 0.001
 """No shorter wait: what remains may be less than the clock can tell."""
 MOST_TROUBLES: Final = 5
 """So often patience is counted anew, because the bus was away or did not keep what it was given."""
+MOST_AT_ONCE: Final = 64
+BURST_PER_SECOND: Final = 100
+"""More events than that are a burst."""
+GATHER_SECONDS: Final = 0.015
+"""How long the first event of many waits for others: within what subscribers may wait for a Binding (20 ms)."""
 LONGEST_DELAY_SECONDS: Final = 15.0
 """What waits reaches a bus that works again within so long: a pause before connecting, one before trying again, and one attempt unanswered."""
 
@@ -134,6 +145,7 @@ class Outbox:
         self._works_since = 0.0
         self._troubles = 0
         """How often the bus has worked again."""
+        self._bursts = Bursts(BURST_PER_SECOND)
         self._changed = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -208,6 +220,7 @@ class Outbox:
 
     def _take(self, event_id: str, waiting: _Waiting) -> None:
         self._waiting[event_id] = waiting
+        self._bursts.happened(waiting.said_at)
         subject = waiting.message.subject
         if (ours := self._ours.get(subject)) is not None:
             ours.count += 1
@@ -234,33 +247,47 @@ class Outbox:
     async def _send_for_ever(self) -> None:
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
-            event_id, waiting = await self._next()
-            try:
-                await self._send(waiting)
-            except MessageRefused as exc:
-                self._dropped.add(1, {"reason": "refused"})
-                log.error("the bus refuses an event for good", event_id=event_id, subject=waiting.message.subject, error=str(exc))
-            except BusUnavailable as exc:
-                log.debug("an event has to wait", event_id=event_id, subject=waiting.message.subject, error=str(exc))
-                self._notice(failed=True)
+            batch = await self._next()
+            outcomes = await asyncio.gather(*(self._send(waiting) for _, waiting in batch), return_exceptions=True)
+            away = [self._settle(event_id, waiting, outcome) for (event_id, waiting), outcome in zip(batch, outcomes, strict=True)]
+            if any(away):
                 await self._bus.wait_connected()
                 await asyncio.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-                continue
-            except Overtaken as exc:
-                self._notice(failed=False)
-                self._decide_anew(waiting.message.subject, exc)
-                continue
-            self._notice(failed=False)
-            pause_seconds = _FIRST_PAUSE_SECONDS
-            self._forget(event_id)
+            else:
+                pause_seconds = _FIRST_PAUSE_SECONDS
 
-    async def _next(self) -> tuple[str, _Waiting]:
-        """What goes out now: the first event that neither waits for others nor comes behind one of its own pod that does."""
+    def _settle(self, event_id: str, waiting: _Waiting, outcome: BaseException | None) -> bool:
+        """One event was handed to the bus, and this is what came of it. Return whether it has to be tried again after a pause."""
+        subject = waiting.message.subject
+        match outcome:
+            case None:
+                self._notice(failed=False)
+                self._forget(event_id)
+            case MessageRefused():
+                self._notice(failed=False)
+                self._dropped.add(1, {"reason": "refused"})
+                log.error("the bus refuses an event for good", event_id=event_id, subject=subject, error=str(outcome))
+                self._forget(event_id)
+            case BusUnavailable():
+                self._notice(failed=True)
+                log.debug("an event has to wait", event_id=event_id, subject=subject, error=str(outcome))
+                return True
+            case Overtaken():
+                self._notice(failed=False)
+                self._decide_anew(subject, outcome)
+            case _:
+                raise outcome
+        return False
+
+    async def _next(self) -> list[tuple[str, _Waiting]]:
+        """What goes out now, in order: events that neither wait for others nor come behind one of their own pod that does or is not kept yet."""
         while True:
             self._changed.clear()
+            if self._waiting and (gathering_seconds := self._gathering_seconds()) > 0:
+                await asyncio.sleep(gathering_seconds)
             found, seconds = self._choose()
-            if found is not None:
+            if found:
                 return found
             self._resting.set()
             with suppress(TimeoutError):
@@ -269,28 +296,44 @@ class Outbox:
             if self._waiting:
                 await self._bus.wait_connected()
 
-    def _choose(self) -> tuple[tuple[str, _Waiting] | None, float | None]:
-        """What goes out now, or in how many seconds to choose again; None for as long as nothing changes."""
-        if self._patience is None or not self._waiting:
-            return next(iter(self._waiting.items()), None), None
+    def _gathering_seconds(self) -> float:
+        """How long others may still join those that wait: in a burst, until the first has waited so long; and not after a failure."""
+        now = self._clock.monotonic()
+        if self._failed_at is not None or len(self._waiting) >= MOST_AT_ONCE or self._bursts.lasts_until(now) <= now:
+            return 0.0
+        return next(iter(self._waiting.values())).said_at + GATHER_SECONDS - now
+
+    def _choose(self) -> tuple[list[tuple[str, _Waiting]], float | None]:
+        """What goes out now, or in how many seconds to choose again; None for as long as nothing changes.
+
+        After a failure that is one event: whether the bus works again is found out with it.
+        """
         now = self._clock.monotonic()
         if (since := self._bus.connected_since) is not None and since != self._connected_since:
             self._connected_since = since
             self._trouble_is_over(since)
+        most = MOST_AT_ONCE if self._failed_at is None else 1
         soonest: float | None = None
+        found: list[tuple[str, _Waiting]] = []
+        taken: set[tuple[str, str]] = set()
         waits: set[str] = set()
         for event_id, waiting in self._waiting.items():
             pod = _pod_of(waiting.event)
             if pod is not None and pod.uid in waits:
                 continue
-            patience = self._patience(waiting.event)
+            patience = 0.0 if self._patience is None else self._patience(waiting.event)
             seconds = self._patience_begins(waiting) + patience - now if patience > 0 else 0.0
-            if seconds <= 0:
-                return (event_id, waiting), None
-            soonest = max(_TICK_SECONDS, seconds if soonest is None else min(soonest, seconds))
-            if pod is not None:
-                waits.add(pod.uid)
-        return None, soonest
+            if seconds > 0:
+                soonest = max(_TICK_SECONDS, seconds if soonest is None else min(soonest, seconds))
+                if pod is not None:
+                    waits.add(pod.uid)
+                continue
+            about = _what_it_is_about(waiting.message.subject, pod)
+            if about in taken or len(found) == most:
+                break
+            taken.add(about)
+            found.append((event_id, waiting))
+        return found, soonest
 
     def _patience_begins(self, waiting: _Waiting) -> float:
         """From when on patience is counted: the end of the last trouble, but not of one after the other for ever."""
@@ -346,3 +389,8 @@ class Outbox:
 
 def _pod_of(event: Event) -> PodRef | None:
     return getattr(event, "pod", None)
+
+
+def _what_it_is_about(subject: str, pod: PodRef | None) -> tuple[str, str]:
+    """Events about the same go out one after the other: those of one kind on one pod, its namesakes counted, or on one subject."""
+    return (subjects.kind_of(subject), str(pod)) if pod is not None else ("", subject)

@@ -2,7 +2,8 @@
 
 Outcomes of one pod are carried out in order, those of different pods side by side. Most messages ask for nothing: they are settled as they come, and
 only what has to be written has a task of its own. A message is acknowledged last, so that one that is delivered again repeats the work, which
-changes nothing.
+changes nothing. While pods are being placed fast, a record that nobody waits for is written later, ``LONGEST_WAIT_SECONDS`` at most: the API server's
+time is the waiting pods' (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from hami_protocol.devices import PodRef
 from hami_protocol.errors import EventError, RecordError
 from hami_protocol.kubernetes import Node
 from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases, Verdict
+from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import Bus, BusError, Delivery
+from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, PODS, Cluster, ClusterError, Conflict, Invalid, NotFound
 from hami_runtime.lifecycle import sleep_until, until
 from hami_runtime.telemetry import OFF, Telemetry
@@ -29,8 +32,12 @@ log = structlog.get_logger()
 DURABLE: Final = "registry-outcomes"
 ACK_WAIT_SECONDS: Final = 15.0
 """How long a message waits that was at work in a process that died: its pod looks as if it still waited for its devices."""
+BURST_PER_SECOND: Final = 20
+"""More grants than that are a burst: a record of success waits for its end."""
+LONGEST_WAIT_SECONDS: Final = 5.0
 _AT_ONCE: Final = 4
-"""Few: nobody waits for these records, and while hundreds of pods are bound the API server's time is theirs."""
+_IN_HAND: Final = 500
+"""So many are written well within the time to acknowledge them, the longest wait included."""
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _AllocationEvents = (
@@ -84,6 +91,7 @@ class OutcomeFollower:
         self,
         bus: Bus,
         cluster: Cluster,
+        clock: Clock,
         catalog: Catalog,
         *,
         node_of: Callable[[str], Node | None],
@@ -94,19 +102,28 @@ class OutcomeFollower:
         self._bus = bus
         self._anew = anew
         self._cluster = cluster
+        self._clock = clock
+        self._bursts = Bursts(BURST_PER_SECOND)
+        self._line = asyncio.Lock()
+        """Of those that wait for the end of a burst the first looks at the clock."""
+        self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._phases = Phases(catalog)
         self._node_of = node_of
         self._turns: dict[str, _Turn] = {}
         self._telemetry = telemetry
         self._results = telemetry.counter("hami_registry_outcomes", "messages of the allocation log, by result")
         self._poison = telemetry.counter("hami_registry_unreadable_messages", "messages that were terminated, by stream")
+        self._in_hand = 0
+        telemetry.gauge(
+            "hami_registry_outcomes_in_hand", "messages of the allocation log that are being written, or wait for it", lambda: self._in_hand
+        )
 
     async def follow(self, stop: asyncio.Event) -> None:
-        """Carry out the log from where it was left until ``stop``; what is at hand then is finished."""
+        """Carry out the log from where it was left until ``stop``; what is being written then is finished, what waits is left to the next leader."""
         wanted = (subjects.ALL_GRANTS, subjects.ALL_OUTCOMES)
         self._phases.forget_all()
         await self._begin_anew(stop)
-        at_once = asyncio.Semaphore(_AT_ONCE)
+        room = asyncio.Semaphore(_IN_HAND)
         async with (
             self._bus.consume(subjects.ALLOCATIONS, subjects=wanted, durable=DURABLE, ack_wait_seconds=ACK_WAIT_SECONDS) as deliveries,
             asyncio.TaskGroup() as group,
@@ -120,12 +137,15 @@ class OutcomeFollower:
                 if not isinstance(event, _AllocationEvents):
                     await self._terminate(delivery, "does not belong on this stream")
                     continue
+                if isinstance(event, events.PodAllocating):
+                    self._bursts.happened(self._clock.monotonic())
                 verdict = None if event.pod.uid in self._turns else self._judge(event, again=delivery.attempt > 1)
                 if isinstance(verdict, Nothing):
                     await self._settle(delivery, event, Done())
                     continue
-                await at_once.acquire()
-                group.create_task(self._in_turn(delivery, event, verdict, self._line_up(event.pod.uid), at_once.release))
+                await room.acquire()
+                work = group.create_task(self._in_turn(delivery, event, verdict, self._line_up(event.pod.uid), stop))
+                work.add_done_callback(lambda _: room.release())
 
     async def _begin_anew(self, stop: asyncio.Event) -> None:
         while self._anew and not stop.is_set():
@@ -156,22 +176,40 @@ class OutcomeFollower:
         return turn
 
     async def _in_turn(
-        self, delivery: Delivery, event: events.AllocationEvent, verdict: Verdict | Again | None, turn: _Turn, done: Callable[[], None]
+        self, delivery: Delivery, event: events.AllocationEvent, verdict: Verdict | Again | None, turn: _Turn, stop: asyncio.Event
     ) -> None:
         """Carry out ``verdict``; None where the event is to be judged when its turn comes."""
-        again = delivery.attempt > 1
+        heard_at = self._clock.monotonic()
+        self._in_hand += 1
         try:
             async with turn.lock:
+                verdict = verdict or self._judge(event, again=delivery.attempt > 1)
+                if isinstance(verdict, PatchPod) and verdict.may_wait and await self._stopped_in_a_burst(heard_at, stop):
+                    await delivery.nak()
+                    return
                 with self._telemetry.span(
                     "outcome", delivery.message.headers.get(envelope.TRACE_PARENT), pod=str(event.pod), node=event.node
                 ):
-                    result = await self._try(event, verdict or self._judge(event, again=again))
+                    async with self._at_once:
+                        result = await self._try(event, verdict)
                 await self._settle(delivery, event, result)
         finally:
-            done()
+            self._in_hand -= 1
             turn.wanted -= 1
             if not turn.wanted:
                 del self._turns[event.pod.uid]
+
+    async def _stopped_in_a_burst(self, heard_at: float, stop: asyncio.Event) -> bool:
+        """Wait for the end of a burst of grants, but not for ever; return whether ``stop`` came first."""
+        async with self._line:
+            while (seconds := self._seconds_to_wait(heard_at)) > 0:
+                if await sleep_until(stop, seconds):
+                    return True
+        return False
+
+    def _seconds_to_wait(self, heard_at: float) -> float:
+        now = self._clock.monotonic()
+        return min(self._bursts.lasts_until(now), heard_at + LONGEST_WAIT_SECONDS) - now
 
     async def _try(self, event: events.AllocationEvent, verdict: Verdict | Again) -> Result:
         try:

@@ -47,6 +47,8 @@ class PatchPod:
     node: str
     annotations: dict[str, str]
     release_lock: bool = False
+    may_wait: bool = False
+    """Whether nobody waits for it: whoever goes on from here has heard it on the bus."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +192,8 @@ class Phases:
                     annotations[keys.MIG_ALLOCATIONS] = event.mig_allocations
             case AllocationFailed():
                 annotations = {keys.BIND_PHASE: FAILED}
-        return PatchPod(pod=event.pod, node=event.node, annotations=annotations, release_lock=not known.granted)
+        may_wait = known.granted and isinstance(event, AllocationSucceeded)
+        return PatchPod(pod=event.pod, node=event.node, annotations=annotations, release_lock=not known.granted, may_wait=may_wait)
 
     def _judge_resize(self, event: ShareResizeApplied) -> Verdict:
         """The sizes that hold now, on the same cards; one that is older than what was written changes nothing."""

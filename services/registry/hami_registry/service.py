@@ -63,7 +63,7 @@ class Registry:
             legacy_handshake=legacy_handshake,
             telemetry=telemetry,
         )
-        self._outcomes = OutcomeFollower(bus, cluster, catalog, node_of=self._nodes.get, anew=outcomes_anew, telemetry=telemetry)
+        self._outcomes = OutcomeFollower(bus, cluster, clock, catalog, node_of=self._nodes.get, anew=outcomes_anew, telemetry=telemetry)
         self.elector = LeaderElector(cluster, clock, name=LEASE_NAME, namespace=namespace, identity=identity, telemetry=telemetry)
         self.elector.on_change(self._lead)
         self._leads = asyncio.Event()

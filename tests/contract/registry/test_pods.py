@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from hami_protocol import keys, subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message
-from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, Event
+from hami_registry.outcomes import BURST_PER_SECOND, LONGEST_WAIT_SECONDS
 from hami_runtime.kube.cluster import Unavailable
 from hami_runtime.kube.store_resources import NODES, PODS
 from hami_runtime.telemetry import Telemetry
@@ -24,6 +26,10 @@ BOUND = {keys.BIND_PHASE: "allocating", KEY: f"{A};{B};"}
 
 def succeeded(pod: PodRef, node: str = "n1") -> AllocationSucceeded:
     return AllocationSucceeded(pod=pod, node=node)
+
+
+def failed(pod: PodRef) -> AllocationFailed:
+    return AllocationFailed(pod=pod, node="n1", reason="no such device")
 
 
 def served(pod: PodRef, text: str) -> ContainerServed:
@@ -181,10 +187,87 @@ def test_many_pods_at_once(play: Scenario) -> None:
                 await world.say(a_grant(pod, 3000, 5000))
                 await world.say(served(pod, f";{B};"))
                 await world.say(succeeded(pod))
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)
             assert all(world.pod_annotations(pod.name) == {keys.BIND_PHASE: "success", KEY: ";;"} for pod in pods)
 
     play(scenario)
+
+
+class TestInABurst:
+    """While pods are placed fast, the API server's time is theirs."""
+
+    async def place(self, world: World, name: str, *outcomes: Callable[[PodRef], Event]) -> None:
+        """One pod of many: 50 a second."""
+        pod = world.add_pod(name, **BOUND)
+        await world.say(a_grant(pod, 3000, 5000))
+        for outcome in outcomes or (succeeded,):
+            await world.say(outcome(pod))
+        await asyncio.sleep(0.02)
+
+    def phases(self, world: World, count: int) -> list[str]:
+        return [world.pod_annotations(f"p{number}")[keys.BIND_PHASE] for number in range(count)]
+
+    def test_success_is_written_once_it_is_over(self, play: Scenario) -> None:
+        async def scenario(world: World) -> None:
+            async with world.registry():
+                await asyncio.sleep(5)
+                for number in range(150):
+                    await self.place(world, f"p{number}")
+                early = self.phases(world, 150).count("success")
+                assert 0 < early <= BURST_PER_SECOND + 1  # before anybody could know that there would be many
+                await asyncio.sleep(1.1)
+                assert self.phases(world, 150) == ["success"] * 150
+                assert (world.calls("patch", "pods"), world.calls("get", "pods")) == (150, 0)
+
+        play(scenario)
+
+    def test_it_waits_for_a_bounded_time(self, play: Scenario) -> None:
+        async def scenario(world: World) -> None:
+            async with world.registry():
+                await asyncio.sleep(5)
+                for number in range(600):
+                    await self.place(world, f"p{number}")
+                phases = self.phases(world, 600)
+                written_up_to = round((12 - LONGEST_WAIT_SECONDS) * 50)
+                assert phases[: written_up_to - 5] == ["success"] * (written_up_to - 5)
+                assert phases[written_up_to + 5 :] == ["allocating"] * (595 - written_up_to)
+
+        play(scenario)
+
+    def test_failure_is_written_at_once(self, play: Scenario) -> None:
+        async def scenario(world: World) -> None:
+            async with world.registry():
+                await asyncio.sleep(5)
+                for number in range(100):
+                    await self.place(world, f"p{number}")
+                await self.place(world, "p100", failed)
+                assert self.phases(world, 101)[-2:] == ["allocating", "failed"]
+
+        play(scenario)
+
+    def test_one_pods_outcomes_stay_in_order(self, play: Scenario) -> None:
+        async def scenario(world: World) -> None:
+            async with world.registry():
+                await asyncio.sleep(5)
+                for number in range(100):
+                    await self.place(world, f"p{number}", succeeded, failed)
+                await asyncio.sleep(2)
+                assert self.phases(world, 100) == ["success"] * 100
+
+        play(scenario)
+
+    def test_what_waits_when_its_registry_ends_is_written_by_the_next_at_once(self, play: Scenario) -> None:
+        async def scenario(world: World) -> None:
+            async with world.registry():
+                await asyncio.sleep(5)
+                for number in range(100):
+                    await self.place(world, f"p{number}")
+            assert self.phases(world, 100).count("success") <= BURST_PER_SECOND + 1
+            async with world.registry():
+                await asyncio.sleep(3)
+                assert self.phases(world, 100) == ["success"] * 100
+
+        play(scenario)
 
 
 class TestLocksOfTheReferencesScheduler:

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Coroutine
+from datetime import datetime
 from typing import Any, TypeVar
 
 import pytest
@@ -8,12 +9,12 @@ from hypothesis import strategies as st
 
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import MESSAGE_ID, TRACE_PARENT, Message, open_message
-from hami_protocol.events import Event, PodAllocating, PodReleased
-from hami_protocol.subjects import ALLOCATIONS
+from hami_protocol.events import Event, PodAllocating, PodPlaced, PodReleased
+from hami_protocol.subjects import ALLOCATIONS, VERDICTS
 from hami_runtime import virtual
 from hami_runtime.bus import BusUnavailable, MessageRefused
 from hami_runtime.bus.memory import MemoryBus
-from hami_runtime.outbox import MOST_TROUBLES, Outbox
+from hami_runtime.outbox import BURST_PER_SECOND, GATHER_SECONDS, MOST_AT_ONCE, MOST_TROUBLES, Outbox
 from hami_runtime.telemetry import Telemetry
 from hami_runtime.virtual import VirtualClock
 
@@ -206,6 +207,114 @@ def test_a_fault_in_the_bus_ends_the_process_rather_than_the_events() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(main())
+
+
+# Together
+
+
+class SlowBus(MemoryBus):
+    """Says that it has a message only a second later; ``at_once`` has the ids of what was in its hands together, per message that it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_hand: list[str] = []
+        self.at_once: list[tuple[str, ...]] = []
+        self.fails = 0
+
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
+        event_id = message.headers[MESSAGE_ID]
+        self.in_hand.append(event_id)
+        self.at_once.append(tuple(self.in_hand))
+        try:
+            if self.fails:
+                self.fails -= 1
+                raise BusUnavailable("not now")
+            sequence = await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
+            await asyncio.sleep(1)
+            return sequence
+        finally:
+            self.in_hand.remove(event_id)
+
+
+def handed_over(*said: tuple[Event, str], fails: int = 0) -> list[tuple[str, ...]]:
+    async def main() -> list[tuple[str, ...]]:
+        bus, stop = SlowBus(), asyncio.Event()
+        bus.fails = fails
+        await bus.ensure_streams([ALLOCATIONS, VERDICTS])
+        outbox = Outbox(bus, VirtualClock(), source="s")
+        for event, event_id in said:
+            outbox.put(event, event_id)
+        stop.set()
+        await outbox.run(stop)
+        assert outbox.pending == 0
+        return bus.at_once
+
+    return run(main())
+
+
+def test_events_of_different_pods_go_out_together() -> None:
+    assert handed_over((an_event(1), "a"), (an_event(2), "b"), (an_event(3), "c")) == [("a",), ("a", "b"), ("a", "b", "c")]
+
+
+def test_the_second_event_of_a_pod_waits_until_the_bus_has_the_first() -> None:
+    assert handed_over((an_event(1), "a"), (an_event(2), "b"), (the_end(1), "c"), (an_event(3), "d")) == [
+        ("a",),
+        ("a", "b"),
+        ("c",),
+        ("c", "d"),
+    ]
+
+
+def test_so_does_one_of_a_namesake_and_one_of_the_same_pod_on_another_node() -> None:
+    here, there = an_event(1), PodReleased(node="n2", pod=PodRef(namespace="ns", name="p1", uid="u1"))
+    namesake = PodReleased(node="n1", pod=PodRef(namespace="ns", name="p1", uid="another"))
+    assert handed_over((here, "a"), (there, "b"), (namesake, "c")) == [("a",), ("b",), ("c",)]
+
+
+def test_a_verdict_on_a_pod_goes_out_together_with_its_grant() -> None:
+    verdict = PodPlaced(pod=PodRef(namespace="ns", name="p1", uid="u1"), node="n1", fitting_node_count=1, node_count=1, score=1.0)
+    assert handed_over((verdict, "a"), (an_event(1), "b")) == [("a",), ("a", "b")]
+
+
+def test_after_a_failure_one_event_finds_out_whether_the_bus_works_again() -> None:
+    said = [(an_event(number), f"e{number}") for number in range(3)]
+    assert handed_over(*said, fails=3) == [("e0",), ("e1",), ("e2",), ("e0",), ("e1",), ("e1", "e2")]
+
+
+def test_so_many_at_once_and_no_more() -> None:
+    found = handed_over(*((an_event(number), f"e{number}") for number in range(MOST_AT_ONCE + 2)))
+    assert max(map(len, found)) == MOST_AT_ONCE
+
+
+def test_in_a_burst_events_are_gathered_and_none_waits_longer_than_said() -> None:
+    async def main() -> None:
+        stop, clock = asyncio.Event(), VirtualClock()
+        waited: list[float] = []
+        times: set[float] = set()
+
+        class Timed(MemoryBus):
+            async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
+                now = clock.utc()
+                times.add(now.timestamp())
+                waited.append((now - datetime.fromisoformat(message.headers["ce-time"])).total_seconds())
+                return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
+
+        bus = Timed()
+        await bus.ensure_streams([ALLOCATIONS])
+        outbox = Outbox(bus, clock, source="s")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(outbox.run(stop))
+            for number in range(1000):
+                outbox.put(an_event(number), f"e{number}")
+                await asyncio.sleep(0.002)
+            await outbox.wait_empty()
+            stop.set()
+        assert kept(bus) == [f"e{number}" for number in range(1000)]
+        assert max(waited[: BURST_PER_SECOND - 1]) == 0
+        assert max(waited) <= GATHER_SECONDS + 0.0001
+        assert len(times) < BURST_PER_SECOND + 900 / 4
+
+    run(main())
 
 
 # Waiting for others

@@ -109,6 +109,8 @@ class Feed:
         self._looks: dict[str, Look] = {}
         self._past = PastDevices()
         self._summaries: dict[str, NodeSummary] = {}
+        self._stale: set[str] = set()
+        """Nodes on which other things are held than their summary says: it is made when somebody wants it."""
         self._looked_at = float("-inf")
         self._listeners: set[Listener] = set()
         self._told: dict[str, NodeSummary] = {}
@@ -231,7 +233,7 @@ class Feed:
             self._waiting_changed |= self._waiting.verdict(event, time=said, now=self._clock.monotonic())
         elif isinstance(event, _AllocationEvents):
             time = _unix(said, self._now())
-            self._see(self._history.observe(event, time))
+            self._stale |= self._history.observe(event, time)
             self._waiting_changed |= self._waiting.granted(event)
             line = facts.log_line(event, sequence=delivery.sequence, time=time)
             self._log.append(line)
@@ -253,7 +255,7 @@ class Feed:
 
     def _reconcile(self, holdings: list[PodHolding], last: Holdings, *, asked_at: float, mark: float) -> None:
         now = self._now()
-        self._see(self._history.reconcile(holdings, asked_at=asked_at, now=now))
+        self._stale |= self._history.reconcile(holdings, asked_at=asked_at, now=now)
         self._history.forget(now)
         self._waiting_changed |= self._waiting.reconcile(last.waiting, last.waiting_count, asked_at=mark)
 
@@ -330,17 +332,17 @@ class Feed:
 
     # What is known
 
-    def _see(self, nodes: frozenset[str]) -> None:
-        """What is held on ``nodes`` has changed."""
-        for name in nodes & self._looks.keys():
-            self._summaries[name] = self._summed(name, self._history.now_on(name))
-
     def _look(self) -> None:
-        """See which devices there are, if it is a while ago."""
+        """Bring what is shown up to date: which devices there are, if it is a while ago that we looked, and what is held."""
         now = self._clock.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
-            return
-        self._looked_at = now
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self._look_at_devices()
+        for name in self._stale & self._looks.keys():
+            self._summaries[name] = self._summed(name, self._history.now_on(name))
+        self._stale.clear()
+
+    def _look_at_devices(self) -> None:
         groups: dict[str, tuple[Group, ...]] = dict.fromkeys(self._history.nodes(), ())
         for name, views in groupby(self._devices(), key=lambda view: view.node):
             groups[name] = tuple(Group(view.device_type, view.alive, view.devices) for view in views)
