@@ -1,4 +1,4 @@
-"""Kubernetes' protobuf form of the few bodies that kubectl sends in no other: ``kubectl create namespace | configmap | secret | …``, ``drain``. Pure.
+"""Kubernetes' protobuf form of the few bodies that kubectl sends in no other: ``kubectl create namespace | configmap | secret | quota``. Pure.
 
 The wire format is read with one small table of field numbers; nothing is ever written in it, since every client reads JSON too.
 """
@@ -20,60 +20,43 @@ _LONGEST_VARINT = 10
 
 class _Member(Struct, frozen=True):
     name: str
-    read: Callable[[Any], Any]
-    shape: str = ""
-    """``list`` for a repeated member, ``map`` for one with string keys."""
+    read: Callable[[bytes], Any]
+    is_map: bool = False
+    """Whether it is one with string keys."""
 
 
 _Message = Mapping[int, _Member]
 
 
-def _text(value: Any) -> str:
-    return bytes(value).decode()
+def _text(value: bytes) -> str:
+    return value.decode()
 
 
-def _base64(value: Any) -> str:
+def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _quantity(value: Any) -> str:
+def _quantity(value: bytes) -> str:
     return str(_read({1: _Member("string", _text)}, value).get("string", "0"))
 
 
-def _message(message: _Message) -> Callable[[Any], Object]:
+def _message(message: _Message) -> Callable[[bytes], Object]:
     return lambda value: _read(message, value)
 
 
 _METADATA: _Message = {
     1: _Member("name", _text),
-    2: _Member("generateName", _text),
     3: _Member("namespace", _text),
-    11: _Member("labels", _text, "map"),
-    12: _Member("annotations", _text, "map"),
+    11: _Member("labels", _text, is_map=True),
+    12: _Member("annotations", _text, is_map=True),
 }
 _HEAD = _Member("metadata", _message(_METADATA))
-_DELETE_OPTIONS: _Message = {1: _Member("gracePeriodSeconds", int), 5: _Member("dryRun", _text, "list")}
-_QUOTA: _Message = {1: _Member("hard", _quantity, "map")}
+_QUOTA: _Message = {1: _Member("hard", _quantity, is_map=True)}
 _KINDS: Mapping[str, _Message] = {
     "Namespace": {1: _HEAD},
-    "ConfigMap": {1: _HEAD, 2: _Member("data", _text, "map"), 3: _Member("binaryData", _base64, "map")},
-    "Secret": {
-        1: _HEAD,
-        2: _Member("data", _base64, "map"),
-        3: _Member("type", _text),
-        4: _Member("stringData", _text, "map"),
-    },
-    "ServiceAccount": {1: _HEAD},
+    "ConfigMap": {1: _HEAD, 2: _Member("data", _text, is_map=True), 3: _Member("binaryData", _base64, is_map=True)},
+    "Secret": {1: _HEAD, 2: _Member("data", _base64, is_map=True), 3: _Member("type", _text)},
     "ResourceQuota": {1: _HEAD, 2: _Member("spec", _message(_QUOTA))},
-    "PriorityClass": {
-        1: _HEAD,
-        2: _Member("value", int),
-        3: _Member("globalDefault", bool),
-        4: _Member("description", _text),
-        5: _Member("preemptionPolicy", _text),
-    },
-    "Eviction": {1: _HEAD, 2: _Member("deleteOptions", _message(_DELETE_OPTIONS))},
-    "DeleteOptions": _DELETE_OPTIONS,
 }
 
 
@@ -100,24 +83,22 @@ def _read(message: _Message, data: bytes) -> Object:
         member = message.get(number)
         if member is None:
             continue
-        if member.shape == "map":
+        if member.is_map:
             entry = _read({1: _Member("key", _text), 2: _Member("value", member.read)}, value)
             result.setdefault(member.name, {})[entry.get("key", "")] = entry.get("value", member.read(b""))
-        elif member.shape == "list":
-            result.setdefault(member.name, []).append(member.read(value))
         else:
             result[member.name] = member.read(value)
     return result
 
 
-def _members(data: bytes) -> Iterator[tuple[int, Any]]:
+def _members(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The members that are texts, bytes or messages. Numbers are passed over: none of the kinds that are read here has one."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
         match tag & 7:
             case 0:
-                value, at = _varint(data, at)
-                yield tag >> 3, value
+                _, at = _varint(data, at)
             case 2:
                 length, at = _varint(data, at)
                 if at + length > len(data):
@@ -129,13 +110,10 @@ def _members(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, as signed 64-bit, and where the next one starts."""
+    """The number at a position, never negative, and where the next one starts."""
     value = 0
-    for index in range(_LONGEST_VARINT):
-        if at + index >= len(data):
-            break
-        byte = data[at + index]
+    for index, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return (value - (1 << 64) if value >= 1 << 63 else value), at + index + 1
+            return value, at + index + 1
     raise ValueError("a protobuf number does not end")

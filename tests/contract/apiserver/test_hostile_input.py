@@ -87,6 +87,14 @@ def test_protobuf_is_read_or_refused(data: bytes) -> None:
             assert isinstance(from_protobuf(body), dict)
 
 
+def test_a_length_in_protobuf_that_is_negative_as_go_reads_it_is_refused() -> None:
+    length = bytes(
+        [*(0x80 | each for each in (0x75, *[0x7F] * 8)), 0x01]
+    )  # 2^64 - 11: a signed reader would step back to the start, for ever
+    with pytest.raises(ValueError, match="longer than its message"):
+        from_protobuf(b"k8s\x00\x1a" + length)
+
+
 @given(st.binary(max_size=40) | json_values.map(msgspec.json.encode))
 def test_an_answer_of_a_webhook_is_one_or_a_failure(body: bytes) -> None:
     with contextlib.suppress(WebhookFailed, ApiError):
