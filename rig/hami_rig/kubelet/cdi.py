@@ -44,7 +44,7 @@ class Hook(_Part, frozen=True, kw_only=True):
 
 
 class Edits(_Part, frozen=True, kw_only=True):
-    """What a device, or a whole spec, changes in a container."""
+    """What a device changes in a container."""
 
     env: tuple[str, ...] | None = None
     device_nodes: tuple[DeviceNode, ...] | None = None
@@ -60,12 +60,10 @@ class Device(_Part, frozen=True, kw_only=True):
 
 
 class Spec(_Part, frozen=True, kw_only=True):
-    """One spec file."""
+    """One spec file, as node-agents write it: what every device of it needs is said at each."""
 
-    cdi_version: str
     kind: str
     devices: tuple[Device, ...] = ()
-    container_edits: Edits = Edits()
 
 
 class Given(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -79,36 +77,24 @@ class Given(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def decode(content: bytes) -> Spec:
-    """Read one spec file, JSON (which is quick) or YAML.
+    """Read one spec file.
 
     Raises:
         msgspec.DecodeError: it is none.
     """
-    if content.lstrip().startswith(b"{"):
-        return msgspec.json.decode(content, type=Spec)
-    return msgspec.yaml.decode(content, type=Spec)
+    return msgspec.json.decode(content, type=Spec)
 
 
 def resolve(names: Sequence[str], specs: Iterable[Spec]) -> list[Edits]:
-    """The edits that ``names`` bring, a spec's own edits once.
+    """The edits that ``names`` bring.
 
     Raises:
         UnresolvableDevices: some names are in no spec.
     """
-    by_name: dict[str, tuple[Spec, Device]] = {}
-    for spec in specs:
-        for device in spec.devices:
-            by_name[f"{spec.kind}={device.name}"] = (spec, device)
+    by_name = {f"{spec.kind}={device.name}": device.container_edits for spec in specs for device in spec.devices}
     if missing := [name for name in names if name not in by_name]:
         raise UnresolvableDevices(f"CDI device injection failed: unresolvable CDI devices {', '.join(missing)}")
-    edits, seen = [], set()
-    for name in names:
-        spec, device = by_name[name]
-        if id(spec) not in seen:
-            seen.add(id(spec))
-            edits.append(spec.container_edits)
-        edits.append(device.container_edits)
-    return edits
+    return [by_name[name] for name in names]
 
 
 def merged(

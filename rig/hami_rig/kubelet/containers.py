@@ -117,9 +117,6 @@ def given_to(container: k.Container, held: tuple[Held, ...], cdi_folder: Path) -
             for device in answer.devices
         ]
         names += [device.name for device in answer.cdi_devices]
-        for key, value in answer.annotations.items():
-            if key.startswith("cdi.k8s.io/"):
-                names += value.split(",")
     try:
         edits = cdi.resolve(names, read_specs(cdi_folder)) if names else []
     except cdi.UnresolvableDevices as exc:
@@ -131,7 +128,7 @@ def read_specs(folder: Path) -> list[cdi.Spec]:
     """All specs in ``folder``; one that cannot be read is passed over, as containerd does."""
     specs = []
     for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".yaml"):
+        if path.suffix == ".json":
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 specs.append(cdi.decode(path.read_bytes()))
     return specs

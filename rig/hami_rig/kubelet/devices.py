@@ -24,7 +24,6 @@ class Resource:
 
     healthy: set[str] = field(default_factory=set)
     unhealthy: set[str] = field(default_factory=set)
-    connected: bool = False
 
     @property
     def capacity(self) -> int:
@@ -78,14 +77,13 @@ class DeviceLedger:
 
     def report(self, resource: str, healthy: Iterable[str], unhealthy: Iterable[str]) -> None:
         """A plugin's whole list, in place of the one before."""
-        self.resources[resource] = Resource(healthy=set(healthy), unhealthy=set(unhealthy), connected=True)
+        self.resources[resource] = Resource(healthy=set(healthy), unhealthy=set(unhealthy))
 
     def disconnect(self, resource: str) -> None:
         """The plugin's stream has ended: all its devices are unhealthy until it is back."""
         if known := self.resources.get(resource):
             known.unhealthy |= known.healthy
             known.healthy = set()
-            known.connected = False
 
     def restart(self) -> None:
         """Kubelet has started again: it remembers who holds what, but has no device until the plugins are back."""

@@ -93,11 +93,6 @@ class Kubelet:
         """The node's name."""
         return self._node.name
 
-    @property
-    def node(self) -> k.Node:
-        """The node's object as last seen."""
-        return self._object
-
     async def run(self, stop: asyncio.Event) -> None:
         """Be this node until ``stop``. Containers end with it."""
         await self._plugins.start()

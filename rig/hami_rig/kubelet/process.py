@@ -35,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="default: $KUBECONFIG")
     parser.add_argument("--folder", type=Path, help="where each node has a folder with its sockets; default: a new temporary one")
     parser.add_argument("--log-level", default="info", choices=logs.LEVELS)
-    parser.add_argument("--seed", type=int, default=None, help="of the choice of device ids; default: a new one")
     options = parser.parse_args(arguments)
     logs.configure(options.log_level, "kubelet")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -44,15 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ProfileError as exc:
         sys.exit(f"hami rig kubelet: {exc}")
     folder = options.folder or Path(tempfile.mkdtemp(prefix="hami-kubelet-"))
-    asyncio.run(run(nodes, options.kubeconfig, folder, random.Random(options.seed)))  # noqa: S311 - order of ids, not a secret
+    asyncio.run(run(nodes, options.kubeconfig, folder))
 
 
-async def run(nodes: Profile, kubeconfig: str, folder: Path, rng: random.Random) -> None:
+async def run(nodes: Profile, kubeconfig: str, folder: Path) -> None:
     """Connect and be the kubelets."""
     async with http.connect(kubeconfig, user_agent="kubelet") as cluster:
         clock = SystemClock()
         kubelets = [
-            Kubelet(cluster, clock, node.description, NodeFolder(folder / node.name), rng=random.Random(rng.random()))  # noqa: S311 - as above
+            Kubelet(cluster, clock, node.description, NodeFolder(folder / node.name), rng=random.Random())  # noqa: S311 - no secret
             for node in nodes.expanded()
         ]
         fleet = Fleet(cluster, clock, kubelets)

@@ -43,7 +43,6 @@ class ExtenderConfig(_Part, frozen=True, kw_only=True):
     bind_verb: str = ""
     weight: int = 1
     node_cache_capable: bool = False
-    ignorable: bool = False
     http_timeout: str = "5s"
     managed_resources: tuple[ManagedResource, ...] = ()
 

@@ -67,7 +67,7 @@ def pod_requests(pod: SchedulingPod) -> Amounts:
     running = sidecars
     for container in pod.spec.containers:
         running = _sum(running, container_requests(container))
-    return _sum(_maximum(peak, running), _amounts(pod.spec.overhead))
+    return _maximum(peak, running)
 
 
 def container_requests(container: k.Container) -> Amounts:
@@ -139,15 +139,13 @@ def term_matches(term: NodeSelectorTerm, node: k.Node) -> bool:
     return by_label and all(_holds(each, {"metadata.name": node.metadata.name}) for each in fields)
 
 
-def own_scores(
-    pod: SchedulingPod, requests: Mapping[str, Fraction], nodes: Mapping[str, k.Node], loads: Mapping[str, NodeLoad]
-) -> dict[str, int]:
-    """kube-scheduler's own opinion, 0 to 100 for each of free cpu and memory and preferred affinity: enough to tell equal nodes apart."""
+def own_scores(requests: Mapping[str, Fraction], nodes: Mapping[str, k.Node], loads: Mapping[str, NodeLoad]) -> dict[str, int]:
+    """kube-scheduler's own opinion, 0 to 100, of free cpu and memory: enough to tell equal nodes apart."""
     scores = {}
     for name, node in nodes.items():
         allocatable = _amounts(node.status.allocatable)
         free = [_free_share(allocatable, loads[name], requests, resource) for resource in ("cpu", "memory")]
-        scores[name] = int(sum(free) / len(free) * MAX_SCORE) + _preference(pod, node)
+        scores[name] = int(sum(free) / len(free) * MAX_SCORE)
     return scores
 
 
@@ -163,13 +161,6 @@ def _free_share(allocatable: Amounts, load: NodeLoad, requests: Mapping[str, Fra
     has = allocatable.get(resource, Fraction(0))
     used = load.requested.get(resource, Fraction(0)) + requests.get(resource, Fraction(0))
     return max(Fraction(0), 1 - used / has) if has else Fraction(0)
-
-
-def _preference(pod: SchedulingPod, node: k.Node) -> int:
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    terms = (affinity.preferred_during_scheduling_ignored_during_execution if affinity else None) or ()
-    total = sum(term.weight for term in terms)
-    return MAX_SCORE * sum(term.weight for term in terms if term_matches(term.preference, node)) // total if total else 0
 
 
 def _holds(requirement: SelectorRequirement, labels: Mapping[str, str]) -> bool:

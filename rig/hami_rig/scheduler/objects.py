@@ -33,18 +33,10 @@ class NodeSelector(_Part, frozen=True, kw_only=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredTerm(_Part, frozen=True, kw_only=True):
-    """A term that earns ``weight`` (1 to 100) where it holds."""
-
-    weight: int
-    preference: NodeSelectorTerm
-
-
 class NodeAffinity(_Part, frozen=True, kw_only=True):
     """spec.affinity.nodeAffinity."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: tuple[PreferredTerm, ...] | None = None
 
 
 class Affinity(_Part, frozen=True, kw_only=True):
@@ -57,7 +49,6 @@ class SchedulingSpec(k.PodSpec, frozen=True, kw_only=True):
     """spec of a pod, with what only a scheduler reads."""
 
     affinity: Affinity | None = None
-    overhead: dict[str, k.Quantity] | None = None
 
 
 class SchedulingPod(k.Pod, frozen=True, kw_only=True):

@@ -34,19 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True, help="a KubeSchedulerConfiguration, YAML")
     parser.add_argument("--kubeconfig", default=os.environ.get("KUBECONFIG", ""), help="default: $KUBECONFIG")
     parser.add_argument("--log-level", default="info", choices=logs.LEVELS)
-    parser.add_argument(
-        "--seed", type=int, default=None, help="of the order in which nodes are sent and ties are broken; default: a new one"
-    )
     options = parser.parse_args(arguments)
     logs.configure(options.log_level, "kube-scheduler")
     try:
         config = configuration.load(options.config.read_text())
     except (OSError, ConfigurationError) as exc:
         sys.exit(f"hami rig kube-scheduler: {options.config}: {exc}")
-    lifecycle.run(run(config, options.kubeconfig, random.Random(options.seed)))  # noqa: S311 - order of nodes, not a secret
+    lifecycle.run(run(config, options.kubeconfig))
 
 
-async def run(config: SchedulerConfiguration, kubeconfig: str, rng: random.Random) -> None:
+async def run(config: SchedulerConfiguration, kubeconfig: str) -> None:
     """Connect and schedule."""
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(http.connect(kubeconfig, user_agent="kube-scheduler"))
@@ -54,7 +51,7 @@ async def run(config: SchedulerConfiguration, kubeconfig: str, rng: random.Rando
         if config.extenders:
             session = await stack.enter_async_context(aiohttp.ClientSession())
             extender = Extender(config.extenders[0], HttpTransport(session, config.extenders[0].url_prefix))
-        scheduler = KubeScheduler(cluster, SystemClock(), config, extender, rng=rng)
+        scheduler = KubeScheduler(cluster, SystemClock(), config, extender, rng=random.Random())  # noqa: S311 - order of nodes, not a secret
 
         async def announce(stop: asyncio.Event) -> None:
             lifecycle.announce(os.environ.get("HAMI_READY_FILE", ""), {})

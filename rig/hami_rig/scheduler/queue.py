@@ -73,12 +73,6 @@ class SchedulingQueue:
     _entries: dict[str, Waiting] = field(default_factory=dict)
     _arrivals: int = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._entries
-
     def add(self, pod: SchedulingPod, now: float) -> None:
         """A new pod, ready at once."""
         self._arrivals += 1

@@ -189,7 +189,7 @@ class KubeScheduler:
         if len(found.feasible) == 1:
             return found.feasible[0]
         feasible = {name: nodes[name] for name in found.feasible}
-        scores = fit.own_scores(pod, requests, feasible, {name: self._inventory.load(name, besides=pod) for name in feasible})
+        scores = fit.own_scores(requests, feasible, {name: self._inventory.load(name, besides=pod) for name in feasible})
         if self._extender and found.extender_asked and self._extender.config.prioritize_verb:
             points = await self._extender.prioritize(pod, nodes, found.feasible)
             for name, score in points.items():

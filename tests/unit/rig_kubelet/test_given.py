@@ -12,7 +12,6 @@ from hami_rig.kubelet import containers, process_environment
 from hami_rig.kubelet.devices import Held
 
 SPEC = """{"cdiVersion": "0.6.0", "kind": "hami.io/share",
- "containerEdits": {"env": ["COMMON=1"]},
  "devices": [{"name": "one", "containerEdits": {"env": ["LIMIT=3000m"], "mounts": [{"hostPath": "/h/lib", "containerPath": "/c/lib"}],
    "deviceNodes": [{"path": "/dev/nvidia0"}]}}, {"name": "two", "containerEdits": {"env": ["LIMIT=5000m"]}}]}"""
 
@@ -32,18 +31,12 @@ def test_the_plugins_answer_adds_to_the_containers_own_environment(tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="hami.io/share=one")]),
-        pb.ContainerAllocateResponse(annotations={"cdi.k8s.io/hami": "hami.io/share=one"}),
-    ],
-)
-def test_a_cdi_name_brings_its_specs_edits(tmp_path: Path, answer: pb.ContainerAllocateResponse) -> None:
+def test_a_cdi_name_brings_its_devices_edits(tmp_path: Path) -> None:
     (tmp_path / "hami.io-share.json").write_text(SPEC)
     (tmp_path / "broken.json").write_text("{")
+    answer = pb.ContainerAllocateResponse(cdi_devices=[pb.CDIDevice(name="hami.io/share=one")])
     given = containers.given_to(k.Container(name="c"), held(answer), tmp_path)
-    assert given.env == {"COMMON": "1", "LIMIT": "3000m"}
+    assert given.env == {"LIMIT": "3000m"}
     assert [node.path for node in given.device_nodes] == ["/dev/nvidia0"]
     assert given.cdi_devices == ("hami.io/share=one",)
 

@@ -41,7 +41,7 @@ def test_what_the_rig_generates_is_what_is_recommended() -> None:
     read = configuration.load(msgspec.json.encode(configuration.generate(["nvidia.com/gpu"], extender_url="http://127.0.0.1:1")).decode())
     assert read.percentage_of_nodes_to_score == 100
     assert read.pod_max_backoff_seconds == 2
-    assert (read.extenders[0].node_cache_capable, read.extenders[0].ignorable) == (True, False)
+    assert read.extenders[0].node_cache_capable
     assert read.scheduler_names == ("default-scheduler", "hami-scheduler")
 
 
