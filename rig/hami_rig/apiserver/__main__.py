@@ -21,12 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on; 0 takes a free one (default: %(default)s)")
-    parser.add_argument("--token", default="", help="the administrator's bearer token (default: none is needed)")
     parser.add_argument("--kubeconfig", type=Path, help="file to write a kubeconfig to")
-    parser.add_argument("--seed", type=int, help="makes uids and generated names the same in every run")
     parser.add_argument("--nodes-folder", type=Path, help="folder of the kubelets' folders, for `kubectl logs`")
     given = parser.parse_args(arguments)
-    settings = ApiServerSettings(host=given.host, port=given.port, token=given.token, seed=given.seed, nodes_folder=given.nodes_folder)
+    settings = ApiServerSettings(host=given.host, port=given.port, nodes_folder=given.nodes_folder)
     asyncio.run(_run(settings, given.kubeconfig))
 
 

@@ -1,4 +1,4 @@
-"""The way of a write through admission: service account, priority and runtime class, mutating webhooks, then validating ones, called over HTTPS.
+"""The way of a write through admission: service account, priority class, mutating webhooks, then validating ones, called over HTTPS.
 
 Decides the order and what a failed call means; which webhooks are asked and what they answered is ``webhook_rules``'. Invariant: whatever a webhook
 did to an object is checked and defaulted again before anybody else sees it.
@@ -22,15 +22,7 @@ from hami_rig.apiserver.webhook_rules import Attempt, WebhookFailed, answer_of, 
 from hami_runtime.kube.store import ObjectStore
 from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_objects import Object
-from hami_runtime.kube.store_resources import (
-    MUTATING_WEBHOOKS,
-    NAMESPACES,
-    PODS,
-    PRIORITY_CLASSES,
-    RUNTIME_CLASSES,
-    VALIDATING_WEBHOOKS,
-    Resource,
-)
+from hami_runtime.kube.store_resources import MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES, VALIDATING_WEBHOOKS, Resource
 
 __all__ = ["Admission"]
 
@@ -179,24 +171,18 @@ def _with_account(pod: Object) -> Object:
 
 
 def _classed(store: ObjectStore, pod: Object) -> Object:
-    """Return a new pod with the priority of its class; refuse one that names a class that does not exist."""
+    """Return a new pod with the priority of its class; refuse one that names a class that does not exist. No class is every pod's default here."""
     name = pod["metadata"].get("name") or ""
     spec = pod["spec"]
-    runtime_class = spec.get("runtimeClassName")
-    if runtime_class and store.find(RUNTIME_CLASSES, runtime_class) is None:
-        raise ApiError.forbidden(PODS, name, f'pod rejected: RuntimeClass "{runtime_class}" not found')
     wanted = spec.get("priorityClassName") or ""
-    classes = [each.body for each in store.select(PRIORITY_CLASSES)]
-    found = next((each for each in classes if (each["metadata"]["name"] == wanted if wanted else each.get("globalDefault"))), None)
+    found = store.find(PRIORITY_CLASSES, wanted)
     if wanted and found is None:
         raise ApiError.forbidden(PODS, name, f"no PriorityClass with name {wanted} was found")
-    priority = found.get("value", 0) if found else 0
-    policy = found.get("preemptionPolicy") if found else None
+    priority = found.body.get("value", 0) if found else 0
+    policy = found.body.get("preemptionPolicy") if found else None
     if spec.get("priority") not in (None, priority):
         why = "must not be provided in pod spec; priority admission controller computed"
         message = f"the integer value of priority ({spec['priority']}) {why} {priority} from the given PriorityClass name"
         raise ApiError.forbidden(PODS, name, message)
-    classed = {**spec, "priority": priority, "preemptionPolicy": policy or spec.get("preemptionPolicy", "PreemptLowerPriority")}
-    if found and not wanted:
-        classed["priorityClassName"] = found["metadata"]["name"]
-    return {**pod, "spec": classed}
+    preemption = policy or spec.get("preemptionPolicy", "PreemptLowerPriority")
+    return {**pod, "spec": {**spec, "priority": priority, "preemptionPolicy": preemption}}

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import yaml
 
 from hami_rig.apiserver.calls import Call
 from hami_rig.apiserver.defaults import defaulted
@@ -17,6 +16,7 @@ from hami_runtime.kube.store_resources import Resource
 __all__ = ["APPLY", "delete_options", "document", "normal", "patched", "read", "received", "special"]
 
 APPLY = "application/apply-patch+yaml"
+"""What kubectl and client libraries send under this name is JSON, and only that is read."""
 _JSON = ("application/json", "")
 _PATCHES = ("application/merge-patch+json", "application/strategic-merge-patch+json", "application/json-patch+json", APPLY)
 
@@ -27,16 +27,14 @@ def document(call: Call) -> Any:
     Raises:
         ApiError: 400 if it cannot be parsed, 415 if it is in a format that is not read here.
     """
-    accepted = _PATCHES if call.verb == "patch" else (*_JSON, "application/yaml", CONTENT_TYPE)
+    accepted = _PATCHES if call.verb == "patch" else (*_JSON, CONTENT_TYPE)
     if call.content_type not in accepted:
         raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     try:
         if call.content_type == CONTENT_TYPE:
             return from_protobuf(call.body)
-        if call.content_type in (APPLY, "application/yaml") and not call.body.lstrip().startswith(b"{"):
-            return yaml.safe_load(call.body)
         return msgspec.json.decode(call.body)
-    except (msgspec.DecodeError, yaml.YAMLError, ValueError, RecursionError) as garbled:
+    except (msgspec.DecodeError, ValueError, RecursionError) as garbled:
         kind = call.target.served.resource.kind
         raise ApiError.bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {garbled}"

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from hami_rig.apiserver.identity import User
-from hami_rig.apiserver.served import REVIEWS, SERVED, Review, Served
-from hami_runtime.kube.store_resources import NAMESPACES
+from hami_rig.apiserver.served import REVIEWS, SERVED, VERBS, Review, Served
 from hami_runtime.kube.store_selectors import Selection
 
 __all__ = ["Call", "Target", "target_of", "verb_of"]
@@ -28,7 +27,7 @@ class Call(Struct, frozen=True, kw_only=True):
     """One request on a resource, its body still unread."""
 
     verb: str
-    """As RBAC names them: get, list, watch, create, update, patch, delete, deletecollection."""
+    """As RBAC names them: get, list, watch, create, update, patch, delete."""
     target: Target
     query: Mapping[str, str]
     user: User
@@ -52,11 +51,8 @@ class Call(Struct, frozen=True, kw_only=True):
         Raises:
             ApiError: 400 if a selector cannot be read.
         """
-        target = self.target
-        fields = self.query.get("fieldSelector", "")
-        if target.name:
-            fields = ",".join(filter(None, (fields, f"metadata.name={target.name}")))
-        return Selection.parse(target.served.resource, target.namespace, self.query.get("labelSelector", ""), fields)
+        labels, fields = self.query.get("labelSelector", ""), self.query.get("fieldSelector", "")
+        return Selection.parse(self.target.served.resource, self.target.namespace, labels, fields)
 
 
 def target_of(path: str) -> Target | Review | None:
@@ -88,16 +84,12 @@ def target_of(path: str) -> Target | Review | None:
 def verb_of(method: str, target: Target, *, watch: bool) -> str | None:
     """Return the verb of a request, or None if the resource does not have it."""
     if method == "GET":
-        verb = "get" if target.name and not watch else "watch" if watch else "list"
+        verb = "watch" if watch else "get" if target.name else "list"
     else:
-        verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete" if target.name else "deletecollection"}.get(
-            method, ""
-        )
+        verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, "")
     if target.subresource:
         return verb if verb in target.served.subresources[target.subresource][1] else None
     named = verb in {"get", "update", "patch", "delete"}
-    if verb not in target.served.verbs or (named != bool(target.name) and verb != "watch"):
+    if verb not in VERBS or named != bool(target.name):
         return None
-    if verb == "create" and target.served.resource.namespaced and not target.namespace:
-        return None
-    return None if verb == "deletecollection" and target.served.resource == NAMESPACES else verb
+    return None if verb == "create" and target.served.resource.namespaced and not target.namespace else verb

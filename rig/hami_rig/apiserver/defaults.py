@@ -10,15 +10,12 @@ from typing import Any
 
 from hami_runtime.kube.store_objects import Object
 from hami_runtime.kube.store_resources import (
-    DEPLOYMENTS,
-    JOBS,
     MUTATING_WEBHOOKS,
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
     REPLICA_SETS,
     SECRETS,
-    SERVICES,
     VALIDATING_WEBHOOKS,
     Resource,
 )
@@ -134,33 +131,14 @@ def _secret(body: Object) -> Object:
     return {**kept, "type": body.get("type") or "Opaque", **({"data": data} if data else {})}
 
 
-def _service(body: Object) -> Object:
-    return {**body, "spec": {"type": "ClusterIP", "sessionAffinity": "None", **(body.get("spec") or {})}}
-
-
 def _budget(body: Object) -> Object:
     spec = body.get("spec") or {}
     return body if "maxUnavailable" in spec or "minAvailable" in spec else {**body, "spec": {"minAvailable": 1, **spec}}
 
 
-def _deployment(body: Object) -> Object:
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}}
-    spec = {"replicas": 1, "strategy": rolling, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600, **_with_template(body)}
-    return {**body, "spec": spec}
-
-
 def _replica_set(body: Object) -> Object:
-    return {**body, "spec": {"replicas": 1, **_with_template(body)}}
-
-
-def _job(body: Object) -> Object:
-    spec = {"parallelism": 1, "completions": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False, **_with_template(body)}
-    return {**body, "spec": spec}
-
-
-def _with_template(body: Object) -> Object:
     spec = body.get("spec") or {}
-    return {**spec, "template": _pod(spec.get("template") or {})}
+    return {**body, "spec": {"replicas": 1, **spec, "template": _pod(spec.get("template") or {})}}
 
 
 def default_tolerations(pod: Mapping[str, Any]) -> Object:
@@ -179,9 +157,6 @@ _DEFAULTS: dict[Resource, Callable[[Object], Object]] = {
     VALIDATING_WEBHOOKS: _webhooks,
     PRIORITY_CLASSES: _priority_class,
     SECRETS: _secret,
-    SERVICES: _service,
     POD_DISRUPTION_BUDGETS: _budget,
-    DEPLOYMENTS: _deployment,
     REPLICA_SETS: _replica_set,
-    JOBS: _job,
 }

@@ -1,16 +1,16 @@
 """What the server tells clients about itself: versions, groups, resources, and OpenAPI documents made from ``schema``. Pure.
 
+Of OpenAPI there is what kubectl reads: the schemas, which kind is at which path, and whether the server itself checks fields and runs dry.
 Documents are made once, when somebody first asks.
 """
 
-import hashlib
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from hami_rig.apiserver.schema import Field, Type, type_named
-from hami_rig.apiserver.served import REVIEWS, Served, served_groups
+from hami_rig.apiserver.served import REVIEWS, VERBS, Served, served_groups
 
 __all__ = ["aggregated", "described", "is_served_group"]
 
@@ -28,22 +28,17 @@ _VERSION = {
 OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 OPENAPI_V2 = b"\x0a\x032.0"
 """An OpenAPI 2 document without definitions, in protobuf: field 1 is the version. What it does not describe, kubectl does not check."""
-_FOREIGN_KINDS = {"Eviction": "policy", "Scale": "autoscaling"}
-_WRITE_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
+_FOREIGN_KINDS = {"Eviction": "policy"}
 
 
-@cache
 def described(path: str) -> bytes | None:
     """Return the JSON document at a path that describes the server, or None if there is none."""
     match [part for part in path.split("/") if part]:
         case ["version"]:
             return msgspec.json.encode(_VERSION)
-        case ["api"]:
-            return msgspec.json.encode({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
-        case ["apis"]:
-            return msgspec.json.encode(_group_list())
         case ["openapi", "v3"]:
-            return msgspec.json.encode(_openapi_index())
+            documents = [f"apis/{group}/v1" if group else "api/v1" for group, resources in served_groups().items() if resources]
+            return msgspec.json.encode({"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}"} for each in documents}})
         case ["openapi", "v3", *group] if (name := _group(group)) is not None:
             return _openapi_document(name)
         case [*group] if (name := _group(group)) is not None:
@@ -69,16 +64,6 @@ def _group(parts: list[str]) -> str | None:
             return None
 
 
-def _group_list() -> dict[str, Any]:
-    """The answer to ``/apis``."""
-    groups = []
-    for group in served_groups():
-        if group:
-            version = {"groupVersion": f"{group}/v1", "version": "v1"}
-            groups.append({"name": group, "versions": [version], "preferredVersion": version})
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-
-
 @cache
 def _resource_list(group: str) -> dict[str, Any]:
     """The answer to ``/api/v1`` or ``/apis/GROUP/v1``."""
@@ -90,16 +75,14 @@ def _resource_list(group: str) -> dict[str, Any]:
             "singularName": resource.kind.lower(),
             "namespaced": resource.namespaced,
             "kind": resource.kind,
-            "verbs": list(served.verbs),
+            "verbs": list(VERBS),
         }
         if resource.short_names:
             entry["shortNames"] = list(resource.short_names)
-        if served.categories:
-            entry["categories"] = list(served.categories)
         resources.append(entry)
         for name, (kind, verbs) in served.subresources.items():
             entry = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced, "kind": kind}
-            if group_of := _FOREIGN_KINDS.get(kind):  # kubectl drain and scale look for the group
+            if group_of := _FOREIGN_KINDS.get(kind):  # kubectl drain looks for the group
                 entry |= {"group": group_of, "version": "v1"}
             resources.append({**entry, "verbs": list(verbs)})
     for review in REVIEWS.values():
@@ -141,21 +124,9 @@ def _aggregated_resources(group: str) -> list[dict[str, Any]]:
             "scope": "Namespaced" if entry["namespaced"] else "Cluster",
             "singularResource": entry["singularName"],
             "verbs": entry["verbs"],
-            **{key: entry[key] for key in ("shortNames", "categories") if key in entry},
+            **({"shortNames": entry["shortNames"]} if "shortNames" in entry else {}),
         }
     return list(resources.values())
-
-
-@cache
-def _openapi_index() -> dict[str, Any]:
-    """The answer to ``/openapi/v3``: where each group's document is."""
-    paths = {}
-    for group, resources in served_groups().items():
-        if resources:
-            path = f"apis/{group}/v1" if group else "api/v1"
-            digest = hashlib.sha256(_openapi_document(group) or b"").hexdigest().upper()
-            paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
-    return {"paths": paths}
 
 
 @cache
@@ -170,7 +141,7 @@ def _openapi_document(group: str) -> bytes | None:
         kind = {"group": served.group, "version": served.version, "kind": served.resource.kind}
         name = _describe(served.type, schemas)
         schemas[name] = {**schemas[name], "x-kubernetes-group-version-kind": [kind]}
-        paths |= _paths(served, kind, name)
+        paths |= _paths(served, kind)
     document = {
         "openapi": "3.0.0",
         "info": {"title": "HAMi development API server", "version": _VERSION["gitVersion"]},
@@ -180,29 +151,14 @@ def _openapi_document(group: str) -> bytes | None:
     return msgspec.json.encode(document)
 
 
-def _paths(served: Served, kind: dict[str, str], schema: str) -> dict[str, Any]:
+def _paths(served: Served, kind: dict[str, str]) -> dict[str, Any]:
     root = f"/apis/{served.group_version}" if served.group else "/api/v1"
     collection = f"{root}/namespaces/{{namespace}}" if served.resource.namespaced else root
     collection = f"{collection}/{served.resource.plural}"
-    reference = {"$ref": f"#/components/schemas/{schema}"}
-    answer = {"200": {"description": "OK", "content": {"application/json": {"schema": reference}}}}
-
-    def operation(action: str, parameters: tuple[str, ...]) -> dict[str, Any]:
-        return {
-            "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": kind,
-            "parameters": [{"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}} for name in parameters],
-            "responses": answer,
-        }
-
+    parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("dryRun", "fieldValidation")]
     return {
-        collection: {"get": operation("list", ()), "post": operation("post", _WRITE_PARAMETERS)},
-        f"{collection}/{{name}}": {
-            "get": operation("get", ()),
-            "put": operation("put", _WRITE_PARAMETERS),
-            "patch": operation("patch", (*_WRITE_PARAMETERS, "force")),
-            "delete": operation("delete", ("dryRun",)),
-        },
+        collection: {"get": {"x-kubernetes-group-version-kind": kind}},
+        f"{collection}/{{name}}": {"patch": {"x-kubernetes-group-version-kind": kind, "parameters": parameters}},
     }
 
 
@@ -220,7 +176,7 @@ def _property(field: Field, schemas: dict[str, Any]) -> dict[str, Any]:
     if field.nested:
         reference = {"$ref": f"#/components/schemas/{_describe(type_named(field.nested), schemas)}"}
         value: dict[str, Any] = reference if field.shape else {"allOf": [reference], "default": {}}
-    elif field.type == "object" or field.type.startswith("list"):
+    elif field.type == "object":
         value = {}
     else:
         scalar = {"str": "string", "datetime": "string", "int": "integer", "float": "number", "bool": "boolean"}[field.type]

@@ -47,30 +47,22 @@ class RequestCounts:
         ]
 
 
-class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Fault(Struct, frozen=True, kw_only=True):
     """A failure to order. Empty members match everything."""
 
     verb: str = ""
     resource: str = ""
     subresource: str | None = None
     """None matches requests on the object itself and on any of its subresources."""
-    name: str = ""
     times: int = 1
-    status: int | None = None
-    """The HTTP status to answer with; 0 closes the connection without an answer, None lets the request succeed after the delay."""
+    status: int
+    """The HTTP status to answer with; 0 closes the connection without an answer."""
     after_commit: bool = False
     """Whether the request takes effect before it fails."""
-    delay_seconds: float = 0.0
-    """How much longer the answer takes."""
 
-    def matches(self, verb: str, resource: str, subresource: str, name: str) -> bool:
+    def matches(self, verb: str, resource: str, subresource: str) -> bool:
         """Whether a request is meant."""
-        return (
-            self.verb in ("", verb)
-            and self.resource in ("", resource)
-            and self.subresource in (None, subresource)
-            and self.name in ("", name)
-        )
+        return self.verb in ("", verb) and self.resource in ("", resource) and self.subresource in (None, subresource)
 
 
 class Faults:
@@ -85,14 +77,10 @@ class Faults:
         self._left[self._next] = (fault, fault.times)
         self._next += 1
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._left.clear()
-
-    def take(self, verb: str, resource: str, subresource: str, name: str) -> Fault | None:
+    def take(self, verb: str, resource: str, subresource: str) -> Fault | None:
         """Return the fault that hits this request, if one does, and use it up once."""
         for key, (fault, left) in self._left.items():
-            if fault.matches(verb, resource, subresource, name):
+            if fault.matches(verb, resource, subresource):
                 if left == 1:
                     del self._left[key]
                 else:

@@ -14,7 +14,6 @@ from hami_rig.apiserver import apply, bodies
 from hami_rig.apiserver.admission import Admission
 from hami_rig.apiserver.calls import Call
 from hami_rig.apiserver.patches import json_patched, strategically_merged
-from hami_rig.apiserver.scales import replicas_of, scale_of
 from hami_rig.apiserver.validation import check_created, check_updated
 from hami_rig.apiserver.webhook_rules import Attempt, Operation
 from hami_runtime.kube.store import Deletion, ObjectStore, Stored
@@ -56,25 +55,21 @@ class Objects:
         return Outcome(code=201, stored=await self._create(call, bodies.read(call, warnings), warnings))
 
     async def update(self, call: Call, warnings: list[str]) -> Outcome:
-        """Replace an object, its status or its scale."""
+        """Replace an object."""
         target = call.target
-        if target.subresource == "scale":
-            return self._scale(call)
-        resource, part = target.served.resource, _part(target.subresource)
+        resource = target.served.resource
         body = bodies.read(call, warnings)
         current = self._store.get(resource, target.name, target.namespace)
-        preview = self._store.replace(resource, target.name, body, target.namespace, subresource=part, dry_run=True).body
+        preview = self._store.replace(resource, target.name, body, target.namespace, dry_run=True).body
         admitted = await self._admitted_update(call, current, preview, warnings)
         given = body.get("metadata") or {}
         final = with_metadata(admitted, uid=given.get("uid"), resourceVersion=given.get("resourceVersion"))
-        stored = self._store.replace(resource, target.name, final, target.namespace, subresource=part, dry_run=call.dry_run)
+        stored = self._store.replace(resource, target.name, final, target.namespace, dry_run=call.dry_run)
         return Outcome(code=200, stored=stored)
 
     async def patch(self, call: Call, warnings: list[str]) -> Outcome:
-        """Apply a patch of any of the four kinds."""
+        """Apply a patch of any of the four kinds to an object or its status."""
         target = call.target
-        if target.subresource == "scale":
-            return self._scale(call)
         resource, part = target.served.resource, _part(target.subresource)
         document = bodies.document(call)
         for _ in range(_TRIES):
@@ -99,17 +94,6 @@ class Objects:
         await self._admit_deletion(call, current, options, warnings)
         dry_run = call.dry_run or options.get("dryRun") == ["All"]
         return _deleted(resource, self._store.delete(resource, target.name, target.namespace, options, dry_run=dry_run))
-
-    async def delete_collection(self, call: Call, warnings: list[str]) -> list[Stored]:
-        """Delete what is selected; returns what that was."""
-        resource = call.target.served.resource
-        options = bodies.delete_options(call)
-        found = self._store.select(resource, call.selection())
-        for stored in found:
-            metadata = stored.body["metadata"]
-            await self._admit_deletion(call, stored, options, warnings)
-            self._store.delete(resource, metadata["name"], metadata.get("namespace", ""), options, dry_run=call.dry_run)
-        return found
 
     # How
 
@@ -144,16 +128,6 @@ class Objects:
         dry_run = call.dry_run or (eviction.get("deleteOptions") or {}).get("dryRun") == ["All"]
         self._store.evict(target.name, eviction, target.namespace, dry_run=dry_run)
         return Outcome(code=201, status={**_SUCCESS, "code": 201})
-
-    def _scale(self, call: Call) -> Outcome:
-        target = call.target
-        resource = target.served.resource
-        current = self._store.get(resource, target.name, target.namespace)
-        document = bodies.document(call)
-        asked = merged(scale_of(current.body), document) if call.verb == "patch" else document
-        change = {"spec": {"replicas": replicas_of(asked, target.name)}}
-        stored = self._store.merge_patch(resource, target.name, change, target.namespace, dry_run=call.dry_run)
-        return Outcome(code=200, status=scale_of(stored.body))
 
     async def _admitted_update(self, call: Call, current: Stored, body: Object, warnings: list[str]) -> Object:
         resource = call.target.served.resource

@@ -75,9 +75,6 @@ class Rendering(Struct, frozen=True, kw_only=True):
         if initial_events_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         body: Object = {"kind": self.served.resource.kind, "apiVersion": self.served.group_version, "metadata": metadata}
-        if self.form is Form.TABLE:
-            row = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
-            body = {**self._table([], revision), "rows": [{"cells": [], "object": row}]}
         return b'{"type":"BOOKMARK","object":' + msgspec.json.encode(body) + b"}\n"
 
     def _table(self, items: Sequence[Stored], revision: int) -> Object:

@@ -19,10 +19,10 @@ from hami_runtime.kube.store_resources import EVENTS, Resource
 
 __all__ = ["Field", "Type", "decoded", "root_type", "type_named"]
 
-_TYPE = re.compile(r"(?:(list)\[|(dict)\(str, )?(\w+|list\[\w+\])[\])]?")
-_VERSION = re.compile(r"^(Core|Events|Admissionregistration|Discovery)?V[0-9]+")
+_TYPE = re.compile(r"(?:(list)\[|(dict)\(str, )?(\w+)[\])]?")
+_VERSION = re.compile(r"^(Core|Admissionregistration)?V[0-9]+")
 _SCALARS = {"str": "string", "datetime": "string", "int": "integer", "float": "number", "bool": "boolean"}
-_QUANTITY_MAPS = frozenset(("limits", "requests", "capacity", "allocatable", "hard", "used", "podFixed", "overhead", "allocatedResources"))
+_QUANTITY_MAPS = frozenset(("limits", "requests", "capacity", "allocatable", "hard", "used", "overhead", "allocatedResources"))
 _QUANTITIES = frozenset(("sizeLimit", "divisor"))
 
 # Lists that a strategic merge patch merges, by owner and field: the key of their elements, or "" for lists of plain values.
@@ -49,19 +49,15 @@ _MERGE_KEYS: dict[tuple[str, str], str] = {
     ("V1NodeStatus", "conditions"): "type",
     ("V1NodeStatus", "addresses"): "type",
     ("V1NamespaceStatus", "conditions"): "type",
-    ("V1ServiceSpec", "ports"): "port",
     ("V1ServiceAccount", "secrets"): "name",
     ("V1PodDisruptionBudgetStatus", "conditions"): "type",
-    ("V1DeploymentStatus", "conditions"): "type",
     ("V1ReplicaSetStatus", "conditions"): "type",
-    ("V1JobStatus", "conditions"): "type",
     ("V1MutatingWebhookConfiguration", "webhooks"): "name",
     ("V1ValidatingWebhookConfiguration", "webhooks"): "name",
 }
 # Lists that server-side apply owns element by element although the strategic key above is not the whole key.
 _APPLY_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("V1Container", "ports"): ("containerPort", "protocol"),
-    ("V1ServiceSpec", "ports"): ("port", "protocol"),
     ("V1PodSpec", "topologySpreadConstraints"): ("topologyKey", "whenUnsatisfiable"),
     ("V1NodeSpec", "taints"): ("key", "effect"),
 }
@@ -84,14 +80,13 @@ class Field(Struct, frozen=True, kw_only=True):
     @property
     def nested(self) -> str | None:
         """The name of the type of its value or elements, if that has fields of its own."""
-        return None if self.type in _SCALARS or self.type == "object" or self.type.startswith("list") else self.type
+        return None if self.type in _SCALARS or self.type == "object" else self.type
 
 
 class Type(Struct, frozen=True, kw_only=True):
     """One type of the API."""
 
     name: str
-    description: str
     fields: dict[str, Field]
 
     @property
@@ -109,7 +104,7 @@ def root_type(resource: Resource) -> Type:
 def type_named(name: str) -> Type:
     """The type that the client library calls ``name``."""
     model = getattr(models, name)
-    return Type(name=name, description="", fields={field.name: field for field in _fields(name, model)})
+    return Type(name=name, fields={field.name: field for field in _fields(name, model)})
 
 
 def _fields(owner: str, model: Any) -> Iterator[Field]:
@@ -191,7 +186,7 @@ def _value(field: Field, value: Any, path: str, owner: str, unknown: list[str]) 
     if field.nested:
         return _struct(type_named(field.nested), value, path, owner, unknown)
     expected: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,)}
-    if field.type == "object" or field.type.startswith("list"):
+    if field.type == "object":
         return value
     wanted = expected.get(field.type, (str,))
     if not isinstance(value, wanted) or (isinstance(value, bool) and field.type != "bool"):

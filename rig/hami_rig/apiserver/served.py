@@ -6,12 +6,12 @@ Discovery, OpenAPI and routing are all made from this one table.
 from msgspec import Struct
 
 from hami_rig.apiserver.schema import Type, root_type
-from hami_runtime.kube.store_resources import DEPLOYMENTS, NAMESPACES, PODS, REPLICA_SETS, RESOURCES, Resource
+from hami_runtime.kube.store_resources import PODS, RESOURCES, Resource
 
-__all__ = ["REVIEWS", "SERVED", "Review", "Served", "served_groups"]
+__all__ = ["REVIEWS", "SERVED", "VERBS", "Review", "Served", "served_groups"]
 
-VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-_CATEGORIES = dict.fromkeys(("pods", "services", "deployments", "replicasets", "jobs"), ("all",))
+VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
+"""What can be done with every resource."""
 
 
 class Served(Struct, frozen=True, kw_only=True):
@@ -33,21 +33,9 @@ class Served(Struct, frozen=True, kw_only=True):
         found: dict[str, tuple[str, tuple[str, ...]]] = {}
         if self.resource == PODS:
             found |= {"binding": ("Binding", ("create",)), "eviction": ("Eviction", ("create",)), "log": ("Pod", ("get",))}
-        if self.resource in (DEPLOYMENTS, REPLICA_SETS):
-            found["scale"] = ("Scale", ("get", "patch", "update"))
         if self.resource.has_status:
-            found["status"] = (self.resource.kind, ("get", "patch", "update"))
+            found["status"] = (self.resource.kind, ("patch",))
         return found
-
-    @property
-    def verbs(self) -> tuple[str, ...]:
-        """What can be done with the resource itself."""
-        return tuple(verb for verb in VERBS if not (self.resource == NAMESPACES and verb == "deletecollection"))
-
-    @property
-    def categories(self) -> tuple[str, ...]:
-        """``all`` for what ``kubectl get all`` shows."""
-        return _CATEGORIES.get(self.resource.plural, ())
 
 
 class Review(Struct, frozen=True, kw_only=True):
@@ -62,7 +50,6 @@ REVIEWS: dict[tuple[str, str], Review] = {
     (each.group, each.plural): each
     for each in (
         Review(group="authentication.k8s.io", plural="tokenreviews", kind="TokenReview"),
-        Review(group="authentication.k8s.io", plural="selfsubjectreviews", kind="SelfSubjectReview"),
         Review(group="authorization.k8s.io", plural="subjectaccessreviews", kind="SubjectAccessReview"),
         Review(group="authorization.k8s.io", plural="selfsubjectaccessreviews", kind="SelfSubjectAccessReview"),
     )

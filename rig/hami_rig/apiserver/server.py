@@ -1,7 +1,7 @@
 """The HTTP side of the development API server: listens, tells requests apart, and answers. Decides nothing about objects.
 
-Beside Kubernetes' own paths there are three of this tool's own: ``/rig/requests`` (how many requests of each kind there were; DELETE starts again),
-``/rig/faults`` (failures to order, see ``faults.Fault``) and ``/rig/down`` (``{"seconds": N}``: closes every connection, refuses new ones so long).
+Beside Kubernetes' own paths there are two of this tool's own: ``/rig/requests`` (how many requests of each kind there were; DELETE starts again)
+and ``/rig/down`` (``{"seconds": N}``: closes every connection, refuses new ones so long).
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import msgspec
 from aiohttp import web
-from msgspec import structs
 
 from hami_rig.apiserver import discovery, logs
 from hami_rig.apiserver.admission import Admission
@@ -23,9 +22,8 @@ from hami_rig.apiserver.faults import Fault, Faults, RequestCounts, RequestKey
 from hami_rig.apiserver.identity import User, user_of_token
 from hami_rig.apiserver.kubeconfig import kubeconfig
 from hami_rig.apiserver.objects import Objects, Outcome
-from hami_rig.apiserver.rendering import Form, Rendering, form_of
+from hami_rig.apiserver.rendering import Rendering, form_of
 from hami_rig.apiserver.reviews import answered
-from hami_rig.apiserver.scales import scale_of
 from hami_rig.apiserver.served import Review
 from hami_rig.apiserver.settings import ApiServerSettings, utc_now
 from hami_rig.apiserver.watches import Watches
@@ -45,19 +43,20 @@ _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-cri
 class ApiServer:
     """A development API server, running while its context is entered.
 
-    ``async with ApiServer() as server:`` listens at ``server.url``; what it holds is in ``server.store``.
+    ``async with ApiServer() as server:`` listens at ``server.url``; what it holds is in ``server.store``, and ``server.faults`` takes the failures
+    that its requests are to meet.
     """
 
     def __init__(self, settings: ApiServerSettings | None = None) -> None:
         self._settings = settings or ApiServerSettings()
-        rng = random.Random(self._settings.seed)  # noqa: S311 - names and uids of a development server are no secrets
+        rng = random.Random()  # noqa: S311 - names and uids of a development server are no secrets
         self.store = ObjectStore(now=utc_now, rng=rng, history=self._settings.watch_history)
         self._admission = Admission(self.store, rng)
         self._objects = Objects(self.store, self._admission, utc_now)
         self._watches = Watches(self.store, bookmark_seconds=self._settings.bookmark_seconds)
-        self._controllers = ControllerLoop(self.store, self._objects, utc_now)
+        self._controllers = ControllerLoop(self.store, self._objects)
         self._counts = RequestCounts()
-        self._faults = Faults()
+        self.faults = Faults()
         self._port = self._settings.port
         self._runner: web.AppRunner | None = None
         self._site: web.BaseSite | None = None
@@ -150,7 +149,7 @@ class ApiServer:
         path = request.path
         target = target_of(path)
         if isinstance(target, Review):
-            return await self._review(request, target, user)
+            return await self._review(request, target)
         if target is None:
             return await self._rig(request) if path.startswith("/rig/") else _described(request)
         watch = request.query.get("watch") in ("true", "1")
@@ -169,7 +168,7 @@ class ApiServer:
             content_type=request.headers.get("Content-Type", "").split(";")[0].strip(),
             body=await request.read(),
         )
-        fault = self._faults.take(verb, resource, target.subresource, target.name)
+        fault = self.faults.take(verb, resource, target.subresource)
         if fault is not None:
             return await self._faulty(request, call, fault)
         return await self._carried_out(request, call)
@@ -194,20 +193,13 @@ class ApiServer:
         if call.verb == "list":
             return _raw(200, rendering.many(self.store.select(resource, call.selection()), self.store.revision), ())
         found = self.store.get(resource, target.name, target.namespace)
-        match target.subresource:
-            case "log":
-                return web.Response(body=logs.read(self._settings.nodes_folder, found.body, call.query), content_type="text/plain")
-            case "scale":
-                return _json(200, scale_of(found.body))
-            case _:
-                return _raw(200, rendering.one(found), ())
+        if target.subresource == "log":
+            return web.Response(body=logs.read(self._settings.nodes_folder, found.body, call.query), content_type="text/plain")
+        return _raw(200, rendering.one(found), ())
 
     async def _written(self, call: Call, rendering: Rendering) -> web.Response:
         warnings: list[str] = []
         match call.verb:
-            case "deletecollection":
-                gone = await self._objects.delete_collection(call, warnings)
-                return _raw(200, rendering.many(gone, self.store.revision), warnings)
             case "create":
                 outcome = await self._objects.create(call, warnings)
             case "update":
@@ -219,23 +211,21 @@ class ApiServer:
         return _outcome(outcome, rendering, warnings)
 
     async def _faulty(self, request: web.Request, call: Call, fault: Fault) -> web.StreamResponse:
-        await asyncio.sleep(fault.delay_seconds)
-        response = await self._carried_out(request, call) if fault.after_commit or fault.status is None else None
-        if fault.status is None and response is not None:
-            return response
+        if fault.after_commit:
+            await self._carried_out(request, call)
         if not fault.status:
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=500)
         raise ApiError(fault.status, "InternalError", f"a failure was ordered for this {call.verb} of {call.target.served.resource.plural}")
 
-    async def _review(self, request: web.Request, review: Review, user: User) -> web.StreamResponse:
+    async def _review(self, request: web.Request, review: Review) -> web.StreamResponse:
         if request.method != "POST":
             raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
         self._counts.add(
             RequestKey(verb="create", resource=review.plural, subresource="", user_agent=request.headers.get("User-Agent", ""))
         )
-        return _json(201, answered(review, await _posted(request), user, self._settings.token))
+        return _json(201, answered(review, await _posted(request), self._settings.token))
 
     async def _rig(self, request: web.Request) -> web.StreamResponse:
         match request.method, request.path:
@@ -243,12 +233,8 @@ class ApiServer:
                 return _json(200, {"requests": self._counts.rows()})
             case "DELETE", "/rig/requests":
                 self._counts.reset()
-            case "POST", "/rig/faults":
-                self._faults.order(_converted(await _posted(request), Fault))
-            case "DELETE", "/rig/faults":
-                self._faults.clear()
             case "POST", "/rig/down":
-                outage = _converted(await _posted(request), _Outage)
+                outage = _outage(await _posted(request))
                 response = _json(200, {})
                 await response.prepare(request)
                 await response.write_eof()
@@ -265,30 +251,31 @@ class _Outage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _described(request: web.Request) -> web.StreamResponse:
     """What the server says about itself, or that there is no such page."""
+    answer = _description(request.path, everything=_AGGREGATED in request.headers.get("Accept", ""))
+    if answer is None:
+        if discovery.is_served_group(request.path):
+            raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
+        return web.Response(status=404, text="404 page not found\n")
     if request.method != "GET":
         raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
-    if request.path.split("/")[1] in ("healthz", "livez", "readyz"):
+    return answer
+
+
+def _description(path: str, *, everything: bool) -> web.Response | None:
+    if path == "/readyz":
         return web.Response(text="ok")
-    everything = _AGGREGATED in request.headers.get("Accept", "")
-    if everything and request.path.rstrip("/") in ("/api", "/apis"):
-        return _json(
-            200, discovery.aggregated(request.path.startswith("/api/") or request.path == "/api"), {"Content-Type": _AGGREGATED_TYPE}
-        )
-    if request.path == "/openapi/v2":  # kubectl wants it before it takes a List apart, and reads nothing but protobuf
+    if everything and path in ("/api", "/apis"):
+        return _json(200, discovery.aggregated(path == "/api"), {"Content-Type": _AGGREGATED_TYPE})
+    if path == "/openapi/v2":  # kubectl wants it before it takes a List apart, and reads nothing but protobuf
         return web.Response(body=discovery.OPENAPI_V2, headers={"Content-Type": discovery.OPENAPI_V2_TYPE})
-    described = discovery.described(request.path)
-    if described is not None:
-        return _raw(200, described, ())
-    if discovery.is_served_group(request.path):
-        raise ApiError(404, "NotFound", "the server could not find the requested resource", {})
-    return web.Response(status=404, text="404 page not found\n")
+    described = discovery.described(path)
+    return None if described is None else _raw(200, described, ())
 
 
 def _outcome(outcome: Outcome, rendering: Rendering, warnings: list[str]) -> web.Response:
     if outcome.stored is None:
         return _raw(outcome.code, msgspec.json.encode(outcome.status), warnings)
-    shown = rendering if rendering.form is not Form.TABLE else structs.replace(rendering, form=Form.OBJECT)
-    return _raw(outcome.code, shown.one(outcome.stored), warnings)
+    return _raw(outcome.code, rendering.one(outcome.stored), warnings)
 
 
 def _json(code: int, body: Any, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -316,8 +303,8 @@ async def _posted(request: web.Request) -> Any:
         return {}
 
 
-def _converted(body: Any, kind: type) -> Any:
+def _outage(body: Any) -> _Outage:
     try:
-        return msgspec.convert(body, kind)
+        return msgspec.convert(body, _Outage)
     except msgspec.ValidationError as wrong:
         raise ApiError.bad_request(f"{wrong}") from wrong

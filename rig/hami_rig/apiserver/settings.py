@@ -21,8 +21,6 @@ class ApiServerSettings(Struct, frozen=True, kw_only=True):
     """0 takes a free one."""
     token: str = ""
     """The administrator's bearer token. Without one nobody has to show any, and everybody is the administrator."""
-    seed: int | None = None
-    """Makes uids and generated names the same in every run."""
     watch_history: int = 10_000
     """How many changes of each kind a watch can go back."""
     bookmark_seconds: float = 30.0

@@ -7,9 +7,7 @@ from typing import Any
 from hami_runtime.kube.store_objects import Object
 from hami_runtime.kube.store_resources import (
     CONFIG_MAPS,
-    DEPLOYMENTS,
     EVENTS,
-    JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -19,9 +17,7 @@ from hami_runtime.kube.store_resources import (
     PRIORITY_CLASSES,
     REPLICA_SETS,
     RESOURCE_QUOTAS,
-    RUNTIME_CLASSES,
     SECRETS,
-    SERVICES,
     VALIDATING_WEBHOOKS,
     Resource,
 )
@@ -200,14 +196,6 @@ def _event(event: _Body, now: datetime) -> list[Any]:
     ]
 
 
-def _service(service: _Body, now: datetime) -> list[Any]:
-    spec = service.get("spec") or {}
-    ports = ",".join(f"{each.get('port')}/{each.get('protocol', 'TCP')}" for each in spec.get("ports") or ())
-    selector = ",".join(f"{key}={value}" for key, value in sorted((spec.get("selector") or {}).items()))
-    address = spec.get("clusterIP") or _NONE
-    return [_name(service), spec.get("type", "ClusterIP"), address, _NONE, ports or _NONE, _created(service, now), selector or _NONE]
-
-
 def _quota(quota: _Body, now: datetime) -> list[Any]:
     hard, used = (quota.get("spec") or {}).get("hard") or {}, (quota.get("status") or {}).get("used") or {}
     texts = {True: "", False: ""}
@@ -223,42 +211,19 @@ def _budget(budget: _Body, now: datetime) -> list[Any]:
     return [_name(budget), *bounds, status.get("disruptionsAllowed", 0), _created(budget, now)]
 
 
-def _deployment(body: _Body, now: datetime) -> list[Any]:
-    status, wanted = body.get("status") or {}, body["spec"].get("replicas", 1)
-    counts = [f"{status.get('readyReplicas', 0)}/{wanted}", str(status.get("updatedReplicas", 0)), str(status.get("availableReplicas", 0))]
-    return [_name(body), *counts, _created(body, now), *_template(body)]
-
-
 def _replica_set(body: _Body, now: datetime) -> list[Any]:
-    status = body.get("status") or {}
-    counts = [str(body["spec"].get("replicas", 1)), str(status.get("replicas", 0)), str(status.get("readyReplicas", 0))]
-    return [_name(body), *counts, _created(body, now), *_template(body)]
-
-
-def _job(body: _Body, now: datetime) -> list[Any]:
-    status = body.get("status") or {}
-    over = next((each["type"] for each in status.get("conditions") or () if each["type"] in ("Complete", "Failed")), "Running")
-    done = f"{status.get('succeeded', 0)}/{body['spec'].get('completions', 1)}"
-    start, end = status.get("startTime"), status.get("completionTime")
+    spec, status = body["spec"], body.get("status") or {}
+    containers = (spec["template"].get("spec") or {}).get("containers") or ()
+    labels = (spec.get("selector") or {}).get("matchLabels") or {}
     return [
         _name(body),
-        over,
-        done,
-        age(start, datetime.fromisoformat(end) if end else now) if start else "",
+        str(spec.get("replicas", 1)),
+        str(status.get("replicas", 0)),
+        str(status.get("readyReplicas", 0)),
         _created(body, now),
-        *_template(body),
-    ]
-
-
-def _template(body: _Body) -> list[str]:
-    """The columns of a pod template: containers, images, and the selector beside it."""
-    containers = (body["spec"]["template"].get("spec") or {}).get("containers") or ()
-    labels = (body["spec"].get("selector") or {}).get("matchLabels") or {}
-    selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-    return [
         ",".join(each.get("name", "") for each in containers),
         ",".join(each.get("image", "") for each in containers),
-        selector or _NONE,
+        ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or _NONE,
     ]
 
 
@@ -310,15 +275,11 @@ _LAYOUTS: dict[Resource, _Layout] = {
     ),
     CONFIG_MAPS: (("Name", "Data", "Age"), _with(lambda body: len(body.get("data") or ()) + len(body.get("binaryData") or ()))),
     SECRETS: (("Name", "Type", "Data", "Age"), _with(lambda body: body.get("type", ""), lambda body: len(body.get("data") or ()))),
-    SERVICES: (("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "+Selector"), _service),
     RESOURCE_QUOTAS: (("Name", "Request", "Limit", "Age"), _quota),
     LEASES: (("Name", "Holder", "Age"), _with(lambda body: (body.get("spec") or {}).get("holderIdentity", ""))),
     MUTATING_WEBHOOKS: _WEBHOOKS,
     VALIDATING_WEBHOOKS: _WEBHOOKS,
     POD_DISRUPTION_BUDGETS: (("Name", "Min Available", "Max Unavailable", "Allowed Disruptions#", "Age"), _budget),
     PRIORITY_CLASSES: (("Name", "Value#", "Global-Default?", "Age", "PreemptionPolicy"), _priority_class),
-    RUNTIME_CLASSES: (("Name", "Handler", "Age"), _with(lambda body: body.get("handler", ""))),
-    DEPLOYMENTS: (("Name", "Ready", "Up-to-date", "Available", "Age", "+Containers", "+Images", "+Selector"), _deployment),
     REPLICA_SETS: (("Name", "Desired", "Current", "Ready", "Age", "+Containers", "+Images", "+Selector"), _replica_set),
-    JOBS: (("Name", "Status", "Completions", "Duration", "Age", "+Containers", "+Images", "+Selector"), _job),
 }

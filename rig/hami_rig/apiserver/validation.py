@@ -11,14 +11,11 @@ from typing import Any
 from hami_rig.apiserver.quantities import amount
 from hami_runtime.kube.store_errors import ApiError, Cause
 from hami_runtime.kube.store_resources import (
-    DEPLOYMENTS,
     EVENTS,
-    JOBS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     REPLICA_SETS,
-    SERVICES,
     VALIDATING_WEBHOOKS,
     Resource,
 )
@@ -46,7 +43,6 @@ _MUST_BE_VALUE = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
     f"alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '{_LABEL_VALUE}')"
 )
-_NAMED_AS_LABELS = (NAMESPACES, SERVICES)
 _ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _STANDARD = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
@@ -99,7 +95,7 @@ def _required(field: str, why: str = "") -> Cause:
 
 
 def _name(resource: Resource, metadata: Mapping[str, Any]) -> Iterator[Cause]:
-    pattern, why, limit = (_LABEL, _MUST_BE_LABEL, 63) if resource in _NAMED_AS_LABELS else (_SUBDOMAIN, _MUST_BE_SUBDOMAIN, 253)
+    pattern, why, limit = (_LABEL, _MUST_BE_LABEL, 63) if resource == NAMESPACES else (_SUBDOMAIN, _MUST_BE_SUBDOMAIN, 253)
     name, prefix = metadata.get("name") or "", metadata.get("generateName") or ""
     if not name and not prefix:
         yield _required("metadata.name", "name or generateName is required")
@@ -159,25 +155,22 @@ def _of_kind(resource: Resource, body: Mapping[str, Any]) -> Iterator[Cause]:
     if resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         for index, webhook in enumerate(body.get("webhooks") or ()):
             yield from _webhook(f"webhooks[{index}]", webhook)
+    elif resource == REPLICA_SETS:
+        yield from _replica_set(body.get("spec") or {})
 
-    elif resource in (DEPLOYMENTS, REPLICA_SETS, JOBS):
-        yield from _template(resource, body.get("spec") or {})
 
-
-def _template(resource: Resource, spec: Mapping[str, Any]) -> Iterator[Cause]:
+def _replica_set(spec: Mapping[str, Any]) -> Iterator[Cause]:
     template = spec.get("template") or {}
-    if resource != JOBS:
-        labels = (template.get("metadata") or {}).get("labels") or {}
-        if not spec.get("selector"):
-            yield _required("spec.selector")
-        elif not label_selector_matches(spec["selector"], labels):
-            yield _invalid("spec.template.metadata.labels", str(labels), "`selector` does not match template `labels`")
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    if not spec.get("selector"):
+        yield _required("spec.selector")
+    elif not label_selector_matches(spec["selector"], labels):
+        yield _invalid("spec.template.metadata.labels", str(labels), "`selector` does not match template `labels`")
     for cause in _pod(template.get("spec") or {}):
         yield Cause(f"spec.template.{cause.field}", cause.reason, cause.message)
     policy = (template.get("spec") or {}).get("restartPolicy", "Always")
-    if (policy == "Always") == (resource == JOBS):
-        supported = '"OnFailure", "Never"' if resource == JOBS else '"Always"'
-        why = f'Unsupported value: "{policy}": supported values: {supported}'
+    if policy != "Always":
+        why = f'Unsupported value: "{policy}": supported values: "Always"'
         yield Cause("spec.template.spec.restartPolicy", "FieldValueNotSupported", why)
 
 

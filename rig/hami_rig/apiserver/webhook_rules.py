@@ -22,7 +22,7 @@ from hami_runtime.kube.store_selectors import label_selector_matches
 
 __all__ = ["Attempt", "Operation", "WebhookFailed", "answer_of", "matching", "patched", "review_of"]
 
-Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+Operation = Literal["CREATE", "UPDATE", "DELETE"]
 
 
 class WebhookFailed(Exception):  # noqa: N818 - the server's own word for a call that came to nothing

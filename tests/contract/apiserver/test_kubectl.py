@@ -163,10 +163,10 @@ async def test_discovery_knows_short_names_and_what_may_be_done(api: Api) -> Non
     assert answer["serverVersion"]["major"] == "1"
 
 
-DEPLOYMENT = """
+REPLICA_SET = """
 apiVersion: apps/v1
-kind: Deployment
-metadata: {name: d}
+kind: ReplicaSet
+metadata: {name: r}
 spec:
   replicas: 2
   selector: {matchLabels: {app: x}}
@@ -174,14 +174,12 @@ spec:
 """
 
 
-async def test_a_deployment_is_applied_and_scaled(api: Api) -> None:
-    assert await api.kubectl("apply", "-f", "-", stdin=DEPLOYMENT) == (0, "deployment.apps/d created\n")
-    assert await api.kubectl("apply", "-f", "-", stdin=DEPLOYMENT) == (0, "deployment.apps/d unchanged\n")
-    assert await api.kubectl("scale", "deployment/d", "--replicas=3") == (0, "deployment.apps/d scaled\n")
-    code, output = await api.kubectl("get", "deployment", "d", "-o", "jsonpath={.spec.replicas} {.spec.strategy.type}")
-    assert (code, output) == (0, "3 RollingUpdate")
-    code, output = await api.kubectl(
-        "apply", "-f", "-", stdin=DEPLOYMENT.replace("{app: x}}, spec", "{app: z}}, spec").replace("name: d", "name: e")
-    )
+async def test_a_replica_set_is_applied_only_with_the_labels_that_it_selects(api: Api) -> None:
+    assert await api.kubectl("apply", "-f", "-", stdin=REPLICA_SET) == (0, "replicaset.apps/r created\n")
+    assert await api.kubectl("apply", "-f", "-", stdin=REPLICA_SET) == (0, "replicaset.apps/r unchanged\n")
+    code, output = await api.kubectl("get", "rs")
+    assert (code, output.split()[:7]) == (0, ["NAME", "DESIRED", "CURRENT", "READY", "AGE", "r", "2"])
+    strange = REPLICA_SET.replace("labels: {app: x}", "labels: {app: z}").replace("name: r", "name: s")
+    code, output = await api.kubectl("apply", "-f", "-", stdin=strange)
     assert code == 1
     assert "`selector` does not match template `labels`" in output

@@ -96,13 +96,11 @@ async def test_most_of_a_pod_never_changes(api: Api) -> None:
     assert (await api.patch(f"{api.pods}/p", image, STRATEGIC)).body["metadata"]["generation"] == 2
 
 
-async def test_priority_and_runtime_class_come_from_existing_classes(api: Api) -> None:
+async def test_a_priority_comes_from_an_existing_class(api: Api) -> None:
     critical = (await api.post(api.pods, a_pod(priorityClassName="system-node-critical"), dryRun="All")).body
     assert critical["spec"]["priority"] == 2_000_001_000
     refused = await api.post(api.pods, a_pod(priorityClassName="nope"))
     assert (refused.code, refused.body["message"]) == (403, 'pods "p" is forbidden: no PriorityClass with name nope was found')
-    refused = await api.post(api.pods, a_pod(runtimeClassName="nope"))
-    assert refused.body["message"] == 'pods "p" is forbidden: pod rejected: RuntimeClass "nope" not found'
 
 
 async def test_a_binding_is_one_write_over_what_the_user_put_there(api: Api) -> None:

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from hami_rig.apiserver import ApiServer, ApiServerSettings
+from hami_rig.apiserver.faults import Fault
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -19,7 +20,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
-    async with ApiServer(ApiServerSettings(seed=1, watch_history=10)) as server:
+    async with ApiServer(ApiServerSettings(watch_history=10)) as server:
         yield server
 
 
@@ -44,25 +45,26 @@ async def test_requests_are_counted_by_kind(session: aiohttp.ClientSession) -> N
 
 
 @pytest.mark.parametrize(("after_commit", "kept"), [(False, 404), (True, 200)])
-async def test_an_ordered_failure_comes_before_or_after_the_write(session: aiohttp.ClientSession, after_commit: bool, kept: int) -> None:
-    fault = {"verb": "create", "resource": "configmaps", "times": 1, "status": 500, "after_commit": after_commit}
-    assert (await session.post("/rig/faults", json=fault)).status == 200
+async def test_an_ordered_failure_comes_before_or_after_the_write(
+    server: ApiServer, session: aiohttp.ClientSession, after_commit: bool, kept: int
+) -> None:
+    server.faults.order(Fault(verb="create", resource="configmaps", status=500, after_commit=after_commit))
     assert (await session.post(MAPS, json={"metadata": {"name": "m"}})).status == 500
     assert (await session.get(f"{MAPS}/m")).status == kept
     assert (await session.post(MAPS, json={"metadata": {"name": "n"}})).status == 201
 
 
-async def test_an_answer_can_be_lost(session: aiohttp.ClientSession) -> None:
-    await session.post("/rig/faults", json={"resource": "configmaps", "status": 0, "after_commit": True})
+async def test_an_answer_can_be_lost(server: ApiServer, session: aiohttp.ClientSession) -> None:
+    server.faults.order(Fault(resource="configmaps", status=0, after_commit=True))
     with pytest.raises(aiohttp.ClientError):
         await session.post(MAPS, json={"metadata": {"name": "m"}})
     assert (await session.get(f"{MAPS}/m")).status == 200
 
 
-async def test_a_fault_that_is_none_is_refused(session: aiohttp.ClientSession) -> None:
-    async with session.post("/rig/faults", json={"status": "often"}) as response:
+async def test_an_outage_that_is_none_is_refused(session: aiohttp.ClientSession) -> None:
+    async with session.post("/rig/down", json={"seconds": "long"}) as response:
         assert response.status == 400
-        assert "$.status" in (await response.json())["message"]
+        assert "$.seconds" in (await response.json())["message"]
 
 
 async def test_an_outage_ends_watches_and_keeps_objects(server: ApiServer, session: aiohttp.ClientSession) -> None:

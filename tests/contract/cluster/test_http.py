@@ -62,7 +62,7 @@ class TestAnswersThatAreLost:
         self, server: ApiServer, cluster: http.HttpCluster, status: int, after_commit: bool
     ) -> None:
         pod = await cluster.create(PODS, a_pod("p"), namespace="default")
-        server._faults.order(Fault(verb="create", resource="pods", subresource="binding", status=status, after_commit=after_commit))
+        server.faults.order(Fault(verb="create", resource="pods", subresource="binding", status=status, after_commit=after_commit))
         with pytest.raises(Unavailable) as caught:
             await cluster.bind(PodRef(namespace="default", name="p", uid=pod.metadata.uid), "n1", annotations={}, labels={})
         assert caught.value.maybe_applied
@@ -82,12 +82,12 @@ class TestAnswersThatAreLost:
 
     async def test_a_read_is_tried_again(self, server: ApiServer, cluster: http.HttpCluster) -> None:
         await cluster.create(PODS, a_pod("p"), namespace="default")
-        server._faults.order(Fault(verb="get", resource="pods", status=0))
-        server._faults.order(Fault(verb="get", resource="pods", status=503))
+        server.faults.order(Fault(verb="get", resource="pods", status=0))
+        server.faults.order(Fault(verb="get", resource="pods", status=503))
         assert (await cluster.get(PODS, "p", namespace="default")).metadata.name == "p"
 
     async def test_a_read_that_fails_again_and_again_fails(self, server: ApiServer, cluster: http.HttpCluster) -> None:
-        server._faults.order(Fault(verb="get", resource="pods", status=500, times=9))
+        server.faults.order(Fault(verb="get", resource="pods", status=500, times=9))
         with pytest.raises(Unavailable) as caught:
             await cluster.get(PODS, "p", namespace="default")
         assert (caught.value.code, caught.value.maybe_applied) == (500, False)

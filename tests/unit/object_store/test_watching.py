@@ -64,14 +64,12 @@ def test_a_version_from_the_future_is_refused(store: ObjectStore) -> None:
         ("!app", ["c"]),
         ("app in (x, y),tier", ["b"]),
         ("app notin (x)", ["b", "c"]),
-        ("weight>4", ["b"]),
-        ("weight<5", ["a"]),
     ],
 )
 def test_label_selectors(store: ObjectStore, selector: str, names: list[str]) -> None:
     a_map(store, "c")
-    a_map(store, "b", app="y", tier="", weight="5")
-    a_map(store, "a", app="x", weight="4")
+    a_map(store, "b", app="y", tier="")
+    a_map(store, "a", app="x")
     found = store.select(CONFIG_MAPS, Selection.parse(CONFIG_MAPS, "default", selector))
     assert [stored.body["metadata"]["name"] for stored in found] == names
 
@@ -90,7 +88,7 @@ def test_pods_are_found_by_their_node_and_phase(store: ObjectStore) -> None:
     assert names("metadata.name=q,metadata.namespace=default") == ["q"]
 
 
-@pytest.mark.parametrize(("labels", "fields"), [("a=b=c", ""), ("in (x)", ""), ("", "spec.color=red"), ("", "spec.nodeName")])
+@pytest.mark.parametrize(("labels", "fields"), [("a=b=c", ""), ("a>1", ""), ("in (x)", ""), ("", "spec.color=red"), ("", "spec.nodeName")])
 def test_a_selector_that_cannot_be_read_selects_nothing_but_an_error(labels: str, fields: str) -> None:
     with pytest.raises(ApiError) as refused:
         Selection.parse(NODES, labels=labels, fields=fields)

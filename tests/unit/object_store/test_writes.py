@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hami_runtime.kube.store import ObjectStore
 from hami_runtime.kube.store_errors import ApiError
-from hami_runtime.kube.store_objects import merged
+from hami_runtime.kube.store_objects import merged, with_metadata
 from hami_runtime.kube.store_resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS
 
 Clock = Callable[[], datetime]
@@ -149,9 +149,10 @@ def test_a_dry_run_shows_the_result_and_keeps_nothing(store: ObjectStore) -> Non
     revision = store.revision
     assert store.create(PODS, a_pod(), "default", dry_run=True).body["metadata"]["uid"]
     assert store.find(PODS, "p", "default") is None
-    store.create(PODS, a_pod(), "default")
-    changed = store.merge_patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default", dry_run=True)
-    assert changed.body["metadata"]["labels"] == {"a": "b"}
+    current = store.create(PODS, a_pod(), "default")
+    labelled = with_metadata(current.body, labels={"a": "b"})
+    assert store.patched(PODS, current, labelled, dry_run=True).body["metadata"]["labels"] == {"a": "b"}
+    assert store.replace(PODS, "p", labelled, "default", dry_run=True).body["metadata"]["labels"] == {"a": "b"}
     assert store.delete(PODS, "p", "default", dry_run=True).gone
     assert store.revision == revision + 1
     assert "labels" not in store.get(PODS, "p", "default").body["metadata"]

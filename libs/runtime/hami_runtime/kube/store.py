@@ -226,17 +226,8 @@ class ObjectStore:
         created = prepared_for_create(resource, body, name=name, namespace=namespace, uid=uid, now=self._now())
         return self._commit(resource, None, created, dry_run=dry_run)
 
-    def replace(
-        self,
-        resource: Resource,
-        name: str,
-        body: Mapping[str, Any],
-        namespace: str = "",
-        *,
-        subresource: Literal["", "status"] = "",
-        dry_run: bool = False,
-    ) -> Stored:
-        """Replace an object, or its status. A uid or resource version in the body is a precondition.
+    def replace(self, resource: Resource, name: str, body: Mapping[str, Any], namespace: str = "", *, dry_run: bool = False) -> Stored:
+        """Replace an object. A uid or resource version in the body is a precondition.
 
         Raises:
             ApiError: 404, 409 if a precondition does not hold, or 422 for a kind that is only replaced with a resource version.
@@ -248,7 +239,7 @@ class ObjectStore:
             raise self._precondition_failed(resource, current, "UID", metadata["uid"], found["uid"])
         if not metadata.get("resourceVersion") and not resource.unconditional_update:
             raise ApiError.must_name_version(resource, name)
-        return self._update(resource, current, body, subresource=subresource, dry_run=dry_run)
+        return self._update(resource, current, body, subresource="", dry_run=dry_run)
 
     def patched(
         self,
@@ -283,7 +274,6 @@ class ObjectStore:
         namespace: str = "",
         *,
         subresource: Literal["", "status"] = "",
-        dry_run: bool = False,
     ) -> Stored:
         """Apply a merge patch (RFC 7396); a uid or resource version in its metadata is a precondition.
 
@@ -291,7 +281,7 @@ class ObjectStore:
             ApiError: 404, or as ``patched``.
         """
         current = self.get(resource, name, namespace)
-        return self.patched(resource, current, merged(current.body, patch), subresource=subresource, dry_run=dry_run)
+        return self.patched(resource, current, merged(current.body, patch), subresource=subresource)
 
     def bind(self, name: str, binding: Mapping[str, Any], namespace: str, *, dry_run: bool = False) -> Stored:
         """Carry out a pod's Binding: node, condition, and the Binding's annotations and labels in one write.

@@ -81,7 +81,7 @@ class ApiError(Exception):
     @classmethod
     def precondition_failed(cls, resource: Resource, name: str, namespace: str, why: str) -> "ApiError":
         """409: the uid or the resource version is not the one that the request names."""
-        prefix = {"nodes": "minions", "services": "services/specs"}.get(resource.plural, resource.plural)
+        prefix = "minions" if resource.plural == "nodes" else resource.plural
         key = "/".join(part for part in ("/registry", prefix, namespace, name) if part)
         storage = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed"
         return cls.conflict(resource, name, f"{storage}: {why}")

@@ -7,9 +7,7 @@ from msgspec import Struct
 
 __all__ = [
     "CONFIG_MAPS",
-    "DEPLOYMENTS",
     "EVENTS",
-    "JOBS",
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NAMESPACES",
@@ -20,9 +18,7 @@ __all__ = [
     "REPLICA_SETS",
     "RESOURCES",
     "RESOURCE_QUOTAS",
-    "RUNTIME_CLASSES",
     "SECRETS",
-    "SERVICES",
     "SERVICE_ACCOUNTS",
     "VALIDATING_WEBHOOKS",
     "Resource",
@@ -71,7 +67,6 @@ EVENTS = Resource(plural="events", kind="Event", short_names=("ev",))
 CONFIG_MAPS = Resource(plural="configmaps", kind="ConfigMap", short_names=("cm",))
 SECRETS = Resource(plural="secrets", kind="Secret")
 SERVICE_ACCOUNTS = Resource(plural="serviceaccounts", kind="ServiceAccount", short_names=("sa",))
-SERVICES = Resource(plural="services", kind="Service", short_names=("svc",), has_status=True)
 RESOURCE_QUOTAS = Resource(plural="resourcequotas", kind="ResourceQuota", short_names=("quota",), has_status=True)
 LEASES = Resource(group="coordination.k8s.io", plural="leases", kind="Lease", unconditional_update=False)
 MUTATING_WEBHOOKS = Resource(
@@ -102,12 +97,7 @@ POD_DISRUPTION_BUDGETS = Resource(
 PRIORITY_CLASSES = Resource(
     group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", short_names=("pc",), namespaced=False, counts_generation=True
 )
-RUNTIME_CLASSES = Resource(group="node.k8s.io", plural="runtimeclasses", kind="RuntimeClass", namespaced=False, unconditional_update=False)
-DEPLOYMENTS = Resource(
-    group="apps", plural="deployments", kind="Deployment", short_names=("deploy",), has_status=True, counts_generation=True
-)
 REPLICA_SETS = Resource(group="apps", plural="replicasets", kind="ReplicaSet", short_names=("rs",), has_status=True, counts_generation=True)
-JOBS = Resource(group="batch", plural="jobs", kind="Job", has_status=True, counts_generation=True)
 
 RESOURCES: tuple[Resource, ...] = (
     PODS,
@@ -117,16 +107,12 @@ RESOURCES: tuple[Resource, ...] = (
     CONFIG_MAPS,
     SECRETS,
     SERVICE_ACCOUNTS,
-    SERVICES,
     RESOURCE_QUOTAS,
     LEASES,
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
     POD_DISRUPTION_BUDGETS,
     PRIORITY_CLASSES,
-    RUNTIME_CLASSES,
-    DEPLOYMENTS,
     REPLICA_SETS,
-    JOBS,
 )
 """In the order of discovery."""

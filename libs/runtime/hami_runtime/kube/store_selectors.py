@@ -5,13 +5,13 @@ API server does not index for the kind, is a 400, never a selector that matches 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from hami_runtime.kube.store_errors import ApiError
-from hami_runtime.kube.store_resources import EVENTS, NAMESPACES, NODES, PODS, SECRETS, Resource
+from hami_runtime.kube.store_resources import EVENTS, PODS, Resource
 
 __all__ = ["EVERYTHING", "Selection", "label_selector_matches"]
 
@@ -21,25 +21,12 @@ _EVENT_FIELDS = tuple(
     f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 )
 _FIELDS: dict[Resource, tuple[str, ...]] = {
-    PODS: (
-        "spec.nodeName",
-        "spec.restartPolicy",
-        "spec.schedulerName",
-        "spec.serviceAccountName",
-        "spec.hostNetwork",
-        "status.phase",
-        "status.podIP",
-        "status.nominatedNodeName",
-    ),
-    NODES: ("spec.unschedulable",),
-    NAMESPACES: ("status.phase",),
-    SECRETS: ("type",),
-    EVENTS: (*_EVENT_FIELDS, "reason", "reportingComponent", "source", "type"),
+    PODS: ("spec.nodeName", "status.phase"),
+    EVENTS: (*_EVENT_FIELDS, "reason", "type"),
 }
-_BOOLEANS = ("spec.hostNetwork", "spec.unschedulable")
 
 _SET = re.compile(r"^(?P<key>[^\s!=<>()]+)\s+(?P<operator>in|notin)\s+\((?P<values>[^()]*)\)$")
-_COMPARISON = re.compile(r"^(?P<key>[^\s!=<>(),]+)\s*(?P<operator>==|=|!=|<|>)\s*(?P<value>[^\s!=<>(),]*)$")
+_COMPARISON = re.compile(r"^(?P<key>[^\s!=<>(),]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^\s!=<>(),]*)$")
 _PRESENCE = re.compile(r"^(?P<absent>!?)\s*(?P<key>[^\s!=<>(),]+)$")
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^()]*\))")
 
@@ -57,14 +44,8 @@ class _Requirement(Struct, frozen=True):
                 return value not in self.values
             case "exists":
                 return value is not None
-            case "absent":
+            case _:
                 return value is None
-            case order:
-                try:
-                    number, bound = int(value or ""), int(self.values[0])
-                except ValueError:
-                    return False
-                return number > bound if order == ">" else number < bound
 
 
 class Selection(Struct, frozen=True, kw_only=True):
@@ -132,10 +113,7 @@ def _parse(text: str, *, allow_sets: bool) -> tuple[_Requirement, ...]:
 
 def _requirement(part: str, *, allow_sets: bool) -> _Requirement | None:
     if found := _COMPARISON.match(part):
-        key, operator, value = found["key"], found["operator"], found["value"]
-        if operator in {"<", ">"}:
-            return _Requirement(key, operator, (value,)) if allow_sets else None
-        return _Requirement(key, "notin" if operator == "!=" else "in", (value,))
+        return _Requirement(found["key"], "notin" if found["operator"] == "!=" else "in", (found["value"],))
     if not allow_sets:
         return None
     if found := _SET.match(part):
@@ -156,19 +134,8 @@ def _parse_fields(resource: Resource, text: str) -> tuple[_Requirement, ...]:
 
 
 def _field(body: _Object, path: str) -> str:
-    """The text that a field selector compares: an absent field is empty, an absent flag is ``false``."""
-    if special := _SPECIAL_FIELDS.get(path):
-        return special(body)
+    """The text that a field selector compares: an absent field is empty."""
     value: Any = body
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    if path in _BOOLEANS:
-        return "true" if value else "false"
     return "" if value is None else str(value)
-
-
-def _event_source(body: _Object) -> str:
-    return str((body.get("source") or {}).get("component") or body.get("reportingComponent") or "")
-
-
-_SPECIAL_FIELDS: dict[str, Callable[[_Object], str]] = {"source": _event_source}
