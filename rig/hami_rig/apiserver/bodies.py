@@ -52,12 +52,12 @@ def read(call: Call, warnings: list[str]) -> Object:
     body = document(call)
     if not isinstance(body, Mapping):
         raise ApiError.bad_request(f"the object provided is unrecognized (must be of type {kind}): it is no object")
-    given, version = body.get("kind") or kind, body.get("apiVersion") or served.group_version
+    given, version = body.get("kind") or kind, body.get("apiVersion") or served.resource.group_version
     if given != kind:
         cannot = f'{given} in version "{version}" cannot be handled as a {kind}'
         raise ApiError.bad_request(f"{cannot}: converting (v1.{given}) to (core.{kind}): unknown conversion")
-    if version != served.group_version:
-        message = f"the API version in the data ({version}) does not match the expected API version ({served.group_version})"
+    if version != served.resource.group_version:
+        message = f"the API version in the data ({version}) does not match the expected API version ({served.resource.group_version})"
         raise ApiError.bad_request(message)
     return {**received(call, body, warnings), "kind": kind, "apiVersion": served.resource.group_version}
 
@@ -74,7 +74,7 @@ def received(call: Call, body: Mapping[str, Any], warnings: list[str], *, with_d
     if unknown and mode == "Strict":
         kind = served.resource.kind
         listed = ", ".join(f'unknown field "{path}"' for path in unknown)
-        message = f'{kind} in version "{served.version}" cannot be handled as a {kind}: strict decoding error: {listed}'
+        message = f'{kind} in version "{served.resource.version}" cannot be handled as a {kind}: strict decoding error: {listed}'
         raise ApiError.bad_request(message)
     if mode == "Warn":
         warnings += [f'unknown field "{path}"' for path in unknown]
@@ -88,7 +88,7 @@ def patched(call: Call, body: Mapping[str, Any], warnings: list[str]) -> Object:
         ApiError: 422 if that is no object of the call's kind any more, or as ``received`` with ``Strict``.
     """
     served = call.target.served
-    for member, wanted in (("kind", served.resource.kind), ("apiVersion", served.group_version)):
+    for member, wanted in (("kind", served.resource.kind), ("apiVersion", served.resource.group_version)):
         if body.get(member) != wanted:
             raise _not_patchable(body, f"the patch must leave {member} {wanted} as it is")
     try:

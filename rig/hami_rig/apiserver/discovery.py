@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from hami_rig.apiserver.schema import Field, Type, type_named
-from hami_rig.apiserver.served import REVIEWS, VERBS, Served, served_groups
+from hami_rig.apiserver.served import REVIEWS, VERBS, served_groups
+from hami_runtime.kube.store_resources import Resource
 
 __all__ = ["aggregated", "described", "is_served_group"]
 
@@ -138,10 +139,10 @@ def _openapi_document(group: str) -> bytes | None:
     schemas: dict[str, Any] = {}
     paths: dict[str, Any] = {}
     for served in resources:
-        kind = {"group": served.group, "version": served.version, "kind": served.resource.kind}
+        kind = {"group": group, "version": served.resource.version, "kind": served.resource.kind}
         name = _describe(served.type, schemas)
         schemas[name] = {**schemas[name], "x-kubernetes-group-version-kind": [kind]}
-        paths |= _paths(served, kind)
+        paths |= _paths(served.resource, kind)
     document = {
         "openapi": "3.0.0",
         "info": {"title": "HAMi development API server", "version": _VERSION["gitVersion"]},
@@ -151,10 +152,10 @@ def _openapi_document(group: str) -> bytes | None:
     return msgspec.json.encode(document)
 
 
-def _paths(served: Served, kind: dict[str, str]) -> dict[str, Any]:
-    root = f"/apis/{served.group_version}" if served.group else "/api/v1"
-    collection = f"{root}/namespaces/{{namespace}}" if served.resource.namespaced else root
-    collection = f"{collection}/{served.resource.plural}"
+def _paths(resource: Resource, kind: dict[str, str]) -> dict[str, Any]:
+    root = f"/apis/{resource.group_version}" if resource.group else "/api/v1"
+    collection = f"{root}/namespaces/{{namespace}}" if resource.namespaced else root
+    collection = f"{collection}/{resource.plural}"
     parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("dryRun", "fieldValidation")]
     return {
         collection: {"get": {"x-kubernetes-group-version-kind": kind}},

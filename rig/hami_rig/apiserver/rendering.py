@@ -60,7 +60,7 @@ class Rendering(Struct, frozen=True, kw_only=True):
             return msgspec.json.encode(self._table(items, revision))
         head: Object = {
             "kind": f"{self.served.resource.kind}List",
-            "apiVersion": self.served.group_version,
+            "apiVersion": self.served.resource.group_version,
             "metadata": {"resourceVersion": str(revision)},
         }
         return msgspec.json.encode(head)[:-1] + b',"items":[' + b",".join(map(self.one, items)) + b"]}"
@@ -74,7 +74,7 @@ class Rendering(Struct, frozen=True, kw_only=True):
         metadata: Object = {"resourceVersion": str(revision)}
         if initial_events_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        body: Object = {"kind": self.served.resource.kind, "apiVersion": self.served.group_version, "metadata": metadata}
+        body: Object = {"kind": self.served.resource.kind, "apiVersion": self.served.resource.group_version, "metadata": metadata}
         return b'{"type":"BOOKMARK","object":' + msgspec.json.encode(body) + b"}\n"
 
     def _table(self, items: Sequence[Stored], revision: int) -> Object:

@@ -1,4 +1,4 @@
-"""Which API groups, versions and resources there are on the wire, and which stored kind each one shows. Pure.
+"""Which stored kinds there are on the wire, what can be done with them, and which reviews are answered. Pure.
 
 Discovery, OpenAPI and routing are all made from this one table.
 """
@@ -15,17 +15,10 @@ VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
 class Served(Struct, frozen=True, kw_only=True):
-    """One resource in one API group and version."""
+    """One stored kind, with what its fields are."""
 
     resource: Resource
-    group: str
-    version: str
     type: Type
-
-    @property
-    def group_version(self) -> str:
-        """``v1`` or ``policy/v1``."""
-        return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def subresources(self) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -57,8 +50,7 @@ REVIEWS: dict[tuple[str, str], Review] = {
 """All of version v1."""
 
 SERVED: dict[tuple[str, str], Served] = {
-    (resource.group, resource.plural): Served(resource=resource, group=resource.group, version=resource.version, type=root_type(resource))
-    for resource in RESOURCES
+    (resource.group, resource.plural): Served(resource=resource, type=root_type(resource)) for resource in RESOURCES
 }
 """By group and plural: there is one version of each."""
 
@@ -67,7 +59,7 @@ def served_groups() -> dict[str, list[Served]]:
     """The resources by group; groups of reviews have none."""
     groups: dict[str, list[Served]] = {}
     for served in SERVED.values():
-        groups.setdefault(served.group, []).append(served)
+        groups.setdefault(served.resource.group, []).append(served)
     for review in REVIEWS.values():
         groups.setdefault(review.group, [])
     return groups

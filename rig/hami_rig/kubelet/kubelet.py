@@ -23,7 +23,7 @@ from hami_protocol.pods import containers_in_order, is_terminal, pod_ref
 from hami_rig.kubelet import admission, checkpoint, containers
 from hami_rig.kubelet.devices import AllocationRefused, DeviceLedger, Held
 from hami_rig.kubelet.images import Images
-from hami_rig.kubelet.node import NodeDescription, node_body
+from hami_rig.kubelet.node import IP, NodeDescription, node_body
 from hami_rig.kubelet.plugins import DevicePlugins
 from hami_rig.kubelet.pod_resources import PodResources
 from hami_rig.kubelet.process_environment import StartFailed
@@ -67,7 +67,7 @@ class Kubelet:
     def __init__(self, cluster: Cluster, clock: Clock, node: NodeDescription, folder: NodeFolder, *, rng: random.Random) -> None:
         self.cluster = cluster
         self.clock = clock
-        self.ip = node.ip
+        self.ip = IP
         self._node = node
         self._folder = folder
         folder.make()

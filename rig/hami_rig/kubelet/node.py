@@ -9,6 +9,8 @@ from msgspec import Struct, field
 
 from hami_rig.kubelet.status import STAMP
 
+IP = "127.0.0.1"
+"""Of every node, and of every pod on it."""
 HEALTHY = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -26,8 +28,6 @@ class NodeDescription(Struct, frozen=True, kw_only=True):
     memory: str = "64Gi"
     pods: int = 110
     kubelet_version: str = "v1.34.0"
-    runtime: str = "containerd://2.1.0"
-    ip: str = "127.0.0.1"
 
 
 def node_body(node: NodeDescription, now: datetime) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def node_body(node: NodeDescription, now: datetime) -> dict[str, Any]:
             "capacity": resources,
             "allocatable": resources,
             "conditions": conditions,
-            "addresses": [{"type": "InternalIP", "address": node.ip}, {"type": "Hostname", "address": node.name}],
+            "addresses": [{"type": "InternalIP", "address": IP}, {"type": "Hostname", "address": node.name}],
             "nodeInfo": {
                 "kubeletVersion": node.kubelet_version,
-                "containerRuntimeVersion": node.runtime,
+                "containerRuntimeVersion": "containerd://2.1.0",
                 "operatingSystem": "linux",
                 "architecture": "amd64",
                 "osImage": "HAMi rig",

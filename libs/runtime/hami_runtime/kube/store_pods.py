@@ -21,13 +21,11 @@ def bound(pod: Mapping[str, Any], binding: Mapping[str, Any], now: datetime) -> 
     """Return the pod as the Binding leaves it.
 
     Raises:
-        ApiError: 409 if the pod is bound, being deleted or gated; 400 or 500 if the Binding itself is wrong.
+        ApiError: 409 if the pod is bound, being deleted or gated; 500 if the Binding names no node.
     """
     metadata = binding.get("metadata") or {}
     target = binding.get("target") or {}
     name = pod["metadata"]["name"]
-    if metadata.get("name") not in (None, "", name):
-        raise ApiError.bad_request("name in URL does not match name in Binding object")
     if target.get("kind") not in (None, "", "Node"):
         raise ApiError(500, "", f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
