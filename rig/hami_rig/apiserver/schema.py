@@ -53,13 +53,15 @@ _MERGE_KEYS: dict[tuple[str, str], str] = {
     ("V1PodDisruptionBudgetStatus", "conditions"): "type",
     ("V1ReplicaSetStatus", "conditions"): "type",
     ("V1MutatingWebhookConfiguration", "webhooks"): "name",
+    ("V1MutatingWebhook", "matchConditions"): "name",
     ("V1ValidatingWebhookConfiguration", "webhooks"): "name",
+    ("V1ValidatingWebhook", "matchConditions"): "name",
 }
-# Lists that server-side apply owns element by element although the strategic key above is not the whole key.
+# Lists that server-side apply tells apart by other keys than the strategic one above, or owns as a whole.
 _APPLY_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("V1Container", "ports"): ("containerPort", "protocol"),
     ("V1PodSpec", "topologySpreadConstraints"): ("topologyKey", "whenUnsatisfiable"),
-    ("V1NodeSpec", "taints"): ("key", "effect"),
+    ("V1PodStatus", "hostIPs"): (),
 }
 
 

@@ -164,6 +164,28 @@ async def test_applied_fields_have_owners(api: Api) -> None:
     assert (await api.patch(path, a_map("s"), APPLY)).error == (422, "Invalid")
 
 
+async def test_applied_lists_are_owned_element_by_element(api: Api) -> None:
+    path = f"{api.pods}/p"
+
+    async def applied(manager: str, image: str, force: str = "false", **metadata: Any) -> Any:
+        return await api.patch(path, a_pod(container={"image": image}, metadata=metadata), APPLY, fieldManager=manager, force=force)
+
+    assert (await applied("one", "i:1", finalizers=["hami.io/a"], labels={"app": "x"})).code == 201
+    refused = await applied("two", "i:2", finalizers=["hami.io/b"])
+    assert refused.error == (409, "Conflict")
+    assert [each["field"] for each in refused.body["details"]["causes"]] == ['.spec.containers[name="c"].image']
+    both = (await applied("two", "i:2", "true", finalizers=["hami.io/b"])).body
+    assert [(each["name"], each["image"]) for each in both["spec"]["containers"]] == [("c", "i:2")]
+    assert sorted(both["metadata"]["finalizers"]) == ["hami.io/a", "hami.io/b"]
+    assert (await applied("one", "i:2", labels={"app": "x"})).body["metadata"]["finalizers"] == ["hami.io/b"]
+    assert (await api.patch(path, {"metadata": {"labels": {"app": "y"}}}, fieldManager="three")).code == 200
+    refused = await applied("one", "i:2", labels={"app": "x"})
+    assert refused.error == (409, "Conflict")
+    assert [each["field"] for each in refused.body["details"]["causes"]] == [".metadata.labels.app"]
+    assert 'conflict with "three"' in refused.body["message"]
+    await api.patch(path, {"metadata": {"finalizers": None}})
+
+
 async def test_status_is_written_through_its_own_path(api: Api) -> None:
     await api.post(api.pods, a_pod())
     ignored = (await api.patch(f"{api.pods}/p", {"status": {"phase": "Running"}})).body
