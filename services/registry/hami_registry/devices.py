@@ -18,6 +18,7 @@ from hami_protocol.kubernetes import Node
 from hami_registry import records
 from hami_registry.commands import Command, Outcome, PatchNode, Publish, PurgeNode, RaiseAlarm
 from hami_registry.rules import NodeSeen, Rules
+from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, Cluster, ClusterError, NotFound
@@ -55,6 +56,7 @@ class DeviceMirror:
         *,
         source: str,
         legacy_handshake: bool = False,
+        placing: Bursts | None = None,
         telemetry: Telemetry = OFF,
     ) -> None:
         """Mirror between ``bus`` and the nodes that ``nodes`` follows.
@@ -68,9 +70,10 @@ class DeviceMirror:
             events: for what operators must know.
             source: who speaks, in events: ``/hami/registry/<identity>``.
             legacy_handshake: also write the bare handshake annotation.
+            placing: how fast pods are granted.
             telemetry: where writes are counted.
         """
-        self.rules = Rules(vendors, legacy_handshake=legacy_handshake)
+        self.rules = Rules(vendors, legacy_handshake=legacy_handshake, placing=placing)
         self.caught_up = asyncio.Event()
         self._bus = bus
         self._cluster = cluster

@@ -2,8 +2,8 @@
 
 Outcomes of one pod are carried out in order, those of different pods side by side. Most messages ask for nothing: they are settled as they come, and
 only what has to be written has a task of its own. A message is acknowledged last, so that one that is delivered again repeats the work, which
-changes nothing. While pods are being placed fast, a record that nobody waits for is written later, ``LONGEST_WAIT_SECONDS`` at most: the API server's
-time is the waiting pods' (docs/decisions/0012).
+changes nothing. While pods are placed fast, a record that nobody waits for is written a few seconds later: the API server's time is the waiting
+pods' (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ log = structlog.get_logger()
 DURABLE: Final = "registry-outcomes"
 ACK_WAIT_SECONDS: Final = 15.0
 """How long a message waits that was at work in a process that died: its pod looks as if it still waited for its devices."""
-BURST_PER_SECOND: Final = 20
-"""More grants than that are a burst: a record of success waits for its end."""
-LONGEST_WAIT_SECONDS: Final = 5.0
 _AT_ONCE: Final = 4
 _IN_HAND: Final = 500
 """So many are written well within the time to acknowledge them, the longest wait included."""
@@ -95,15 +92,27 @@ class OutcomeFollower:
         catalog: Catalog,
         *,
         node_of: Callable[[str], Node | None],
+        placing: Bursts,
         anew: bool = False,
         telemetry: Telemetry = OFF,
     ) -> None:
-        """Follow the log on ``bus``; ``node_of`` gives a node as it was last seen. ``anew`` reads it from its beginning once more."""
+        """Follow the log on ``bus``.
+
+        Args:
+            bus: where it is.
+            cluster: where pods are patched.
+            clock: ours.
+            catalog: the vendors.
+            node_of: a node as it was last seen.
+            placing: told of every grant.
+            anew: read the log from its beginning once more.
+            telemetry: where results are counted.
+        """
         self._bus = bus
         self._anew = anew
         self._cluster = cluster
         self._clock = clock
-        self._bursts = Bursts(BURST_PER_SECOND)
+        self._placing = placing
         self._line = asyncio.Lock()
         """Of those that wait for the end of a burst the first looks at the clock."""
         self._at_once = asyncio.Semaphore(_AT_ONCE)
@@ -138,7 +147,7 @@ class OutcomeFollower:
                     await self._terminate(delivery, "does not belong on this stream")
                     continue
                 if isinstance(event, events.PodAllocating):
-                    self._bursts.happened(self._clock.monotonic())
+                    self._placing.happened(self._clock.monotonic())
                 verdict = None if event.pod.uid in self._turns else self._judge(event, again=delivery.attempt > 1)
                 if isinstance(verdict, Nothing):
                     await self._settle(delivery, event, Done())
@@ -202,14 +211,10 @@ class OutcomeFollower:
     async def _stopped_in_a_burst(self, heard_at: float, stop: asyncio.Event) -> bool:
         """Wait for the end of a burst of grants, but not for ever; return whether ``stop`` came first."""
         async with self._line:
-            while (seconds := self._seconds_to_wait(heard_at)) > 0:
+            while (seconds := self._placing.seconds_to_wait(heard_at, self._clock.monotonic())) > 0:
                 if await sleep_until(stop, seconds):
                     return True
         return False
-
-    def _seconds_to_wait(self, heard_at: float) -> float:
-        now = self._clock.monotonic()
-        return min(self._bursts.lasts_until(now), heard_at + LONGEST_WAIT_SECONDS) - now
 
     async def _try(self, event: events.AllocationEvent, verdict: Verdict | Again) -> Result:
         try:

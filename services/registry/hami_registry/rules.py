@@ -11,7 +11,7 @@ Invariants:
 - While the registry is cut off from the bus or the API server nobody expires; once it is back, everyone alive has a fresh 60 s.
 - A verdict is said once per change, and again until the bus has it. Inventory outlives liveness: an unavailable node keeps its devices.
 - Record annotations are patched only where they differ. All node patches together stay within the budget; up to ``FULL_PACE_NODES``
-  entries the protocol's own handshake intervals are kept, above they stretch in proportion.
+  entries the protocol's own handshake intervals are kept, above they stretch in proportion. While pods are placed fast, handshakes give way.
 - Only a leader's ``due`` is carried out. Followers take the leader's verdicts from the bus.
 """
 
@@ -31,6 +31,7 @@ from hami_protocol.events import DevicesReported, LivenessChanged
 from hami_registry import records
 from hami_registry.commands import Command, Key, Outcome, PatchNode, Publish, PurgeNode, RaiseAlarm, Word
 from hami_registry.timetable import Budget, Timetable
+from hami_runtime.bursts import LONGEST_WAIT_SECONDS, Bursts
 
 UNAVAILABLE_SECONDS: Final = 60.0
 REPORTED_SECONDS: Final = 30.0
@@ -38,6 +39,8 @@ REQUESTING_SECONDS: Final = 15.0
 PATCHES_PER_SECOND: Final = 50
 FULL_PACE_NODES: Final = 500
 """One ``Reported`` in 30 s and one ``Requesting`` in 15 s for each of so many are just the budget."""
+_ROOM_TO_CATCH_UP: Final = 1.1
+"""Where intervals are stretched, they are so much longer that what has waited is made up for."""
 ECHO_SECONDS: Final = 2.0
 """How long a node may still be seen as it was before our patch."""
 _RETRY_SECONDS: Final = 1.0
@@ -108,13 +111,15 @@ class _Node:
 class Rules:
     """The registry's state. Everything comes in through its methods; what is to be done comes out of ``due``."""
 
-    def __init__(self, vendors: tuple[Vendor, ...], *, legacy_handshake: bool = False) -> None:
+    def __init__(self, vendors: tuple[Vendor, ...], *, legacy_handshake: bool = False, placing: Bursts | None = None) -> None:
         """Start with nothing known.
 
         Args:
             vendors: whose devices there may be; a type that none of them has is taken from our own agents only.
             legacy_handshake: also write the bare ``hami.io/node-handshake``.
+            placing: how fast pods are granted, as far as whoever gives it knows; None where nobody does.
         """
+        self._placing = placing
         self._device_types = tuple(vendor.device_type for vendor in vendors)
         self._names = {vendor.device_type: records.keys_of(vendor.device_type, vendor) for vendor in vendors}
         self._legacy_handshake = legacy_handshake
@@ -320,7 +325,7 @@ class Rules:
 
     def next_due(self, now: float) -> float | None:
         """When ``due`` has something to do next; None while nothing is known."""
-        patches = [at for at in (self._records.next_at(), self._handshakes.next_at()) if at is not None]
+        patches = [at for at in (self._records.next_at(), self._handshake_at(now)) if at is not None]
         times = [max(min(patches), self._budget.free_at(now))] if patches else []
         others = (self._verdicts, self._publications, self._purges, *(() if self._lost else (self._expiries,)))
         times += [at for timetable in others if (at := timetable.next_at()) is not None]
@@ -396,7 +401,7 @@ class Rules:
                     seen = self._nodes[key.node].annotations
                     missing = {name: value for name, value in entry.wanted.items() if seen.get(name) != value}
                     commands.append(PatchNode(key=key, annotations=missing))
-            elif (due := self._handshakes.pop(now)) is not None:
+            elif (at := self._handshake_at(now)) is not None and at <= now and (due := self._handshakes.pop(now)) is not None:
                 command = self._handshake(*due, now, utc)
                 if command is not None:
                     self._budget.spend(now)
@@ -404,6 +409,14 @@ class Rules:
             else:
                 break
         return commands
+
+    def _handshake_at(self, now: float) -> float | None:
+        """When the next handshake is to be written, as far as is known; one that is due gives way to a burst of grants."""
+        at = self._handshakes.next_at()
+        if at is None or at > now or self._placing is None:
+            return at
+        late_seconds = LONGEST_WAIT_SECONDS * self._stretch()  # as everything about handshakes, in proportion
+        return now + max(0.0, self._placing.seconds_to_wait(at + late_seconds - LONGEST_WAIT_SECONDS, now))
 
     def _handshake(self, key: Key, word: Word, now: float, utc: datetime) -> PatchNode | None:
         """The handshake annotation that is due. A node that is unavailable keeps its last one: it says since when nothing came."""
@@ -485,7 +498,8 @@ class Rules:
         return self._told.get(key, _Told())
 
     def _stretch(self) -> float:
-        return max(1.0, len(self._entries) / FULL_PACE_NODES)
+        count = len(self._entries)
+        return 1.0 if count <= FULL_PACE_NODES else _ROOM_TO_CATCH_UP * count / FULL_PACE_NODES
 
     # What is known.
 

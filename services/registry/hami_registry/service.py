@@ -15,6 +15,7 @@ from hami_protocol.inventory import DeviceGroup, Inventory, InventoryNode
 from hami_registry.devices import DeviceMirror
 from hami_registry.outcomes import OutcomeFollower
 from hami_registry.web.feed import Feed
+from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import Bus, BusError
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import NODES, Cluster
@@ -26,6 +27,8 @@ from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 LEASE_NAME = "hami-registry"
+BURST_PER_SECOND = 10
+"""More grants than that are a burst: what nobody waits for gives way (docs/decisions/0012)."""
 _RETRY_SECONDS = 1.0
 _SILENCE_SECONDS = 2.0
 
@@ -52,6 +55,7 @@ class Registry:
         self._vendors = catalog.vendors
         self._nodes = Informer(cluster, NODES, clock=clock, telemetry=telemetry)
         self._events = EventRecorder(cluster, clock, "hami-registry", telemetry=telemetry)
+        placing = Bursts(BURST_PER_SECOND)
         self.mirror = DeviceMirror(
             bus,
             cluster,
@@ -61,9 +65,12 @@ class Registry:
             self._events,
             source=f"/hami/registry/{identity}",
             legacy_handshake=legacy_handshake,
+            placing=placing,
             telemetry=telemetry,
         )
-        self._outcomes = OutcomeFollower(bus, cluster, clock, catalog, node_of=self._nodes.get, anew=outcomes_anew, telemetry=telemetry)
+        self._outcomes = OutcomeFollower(
+            bus, cluster, clock, catalog, node_of=self._nodes.get, placing=placing, anew=outcomes_anew, telemetry=telemetry
+        )
         self.elector = LeaderElector(cluster, clock, name=LEASE_NAME, namespace=namespace, identity=identity, telemetry=telemetry)
         self.elector.on_change(self._lead)
         self._leads = asyncio.Event()

@@ -37,6 +37,7 @@ from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodLedger
+from hami_scheduler.releasing import Releases
 from hami_scheduler.reservations import Reservations
 from hami_scheduler.resizing import Resizes
 from hami_scheduler.verdicts import WARNING, Publish, Record, Verdicts
@@ -83,7 +84,7 @@ class Picture:
         self._record = record
         self._leading = leading
         self._metrics = metrics
-        self._releases: dict[str, tuple[float, Missing]] = {}
+        self._releases = Releases()
         self._log_is_ours = False
         """This replica leads and has said what the log lacked: what comes there from now on and is not known is somebody else's late word."""
         self._told_fences: set[Fence] = set()
@@ -157,15 +158,17 @@ class Picture:
         self.resize_event(event)
         match event:
             case PodReleased():
-                self._releases.pop(event.pod.uid, None)
+                self._releases.heard(event.pod.uid)
                 _remember(self._released, event.pod.uid)
                 self._unlock(event.node, event.pod)
             case PodAssigned() | PodAllocating() if event.pod.uid in self._released:
                 missing = allocations.released(event.pod, event.node, "the pod had ended before its grant was said")
-                self._releases[event.pod.uid] = (self._clock.monotonic(), missing)  # or the log would end with a pod that holds something
-            case PodAllocating() if self._log_is_ours and self.state.entry(event.pod.uid) is None:
+                self._releases.expect(missing, due=self._clock.monotonic())  # or the log would end with a pod that holds something
+            case PodAllocating() if (
+                self._log_is_ours and self.state.entry(event.pod.uid) is None and not self._releases.expects(event.pod.uid)
+            ):
                 missing = allocations.released(event.pod, event.node, "the pod had ended before its grant was said")
-                self._releases.setdefault(event.pod.uid, (self._clock.monotonic() + RELEASE_GRACE_SECONDS, missing))
+                self._releases.expect(missing, due=self._clock.monotonic() + RELEASE_GRACE_SECONDS)
             case AllocationSucceeded() | AllocationFailed():
                 self._unlock(event.node, event.pod)
 
@@ -227,21 +230,20 @@ class Picture:
                 self.state.renew(uid, now)
             else:
                 self.give_up(entry.pod, "not bound in time")
-        due = [uid for uid, (when, _) in self._releases.items() if when <= now]
-        for uid in due:
-            pod = find_pod(self._releases[uid][1].event.pod)
-            if pod is not None and pod.metadata.uid == uid and pod.spec.node_name and not is_terminal(pod):
-                del self._releases[uid]  # granted by the leader before, and seen since
-        self._release([uid for uid in due if uid in self._releases])
+
+        def is_seen(ref: PodRef) -> bool:
+            """Granted by the leader before, and seen since."""
+            pod = find_pod(ref)
+            return pod is not None and pod.metadata.uid == ref.uid and bool(pod.spec.node_name) and not is_terminal(pod)
+
+        self._release(self._releases.due(now, unless=is_seen))
 
     def release_namesakes(self, pod: PodRef) -> None:
         """Do not wait for the agent any longer: ``pod`` gets a word of its own, which would hide the last one on an earlier pod of its name."""
-        named = (pod.namespace, pod.name)
-        self._release([uid for uid, (_, each) in self._releases.items() if (each.event.pod.namespace, each.event.pod.name) == named])
+        self._release(self._releases.of_name(pod))
 
-    def _release(self, uids: Iterable[str]) -> None:
-        for uid in uids:
-            _, missing = self._releases.pop(uid)
+    def _release(self, due: Iterable[Missing]) -> None:
+        for missing in due:
             if self._leading():
                 self._publish(missing.event, missing.event_id)
 
@@ -289,7 +291,7 @@ class Picture:
         _remember(self._over, ended.pod.uid)
         if ended.pod.uid not in self._released:
             missing = allocations.released(ended.pod, ended.node, ended.reason)
-            self._releases[ended.pod.uid] = (self._clock.monotonic() + RELEASE_GRACE_SECONDS, missing)
+            self._releases.expect(missing, due=self._clock.monotonic() + RELEASE_GRACE_SECONDS)
         self._unlock(ended.node, ended.pod)
 
     def _unlock(self, node: str, pod: PodRef) -> None:

@@ -2,20 +2,24 @@
 
 The texts of FailedNodes are stable; figures are only here (a reason that changes at every try makes kube-scheduler try again at once, for ever).
 The store is bounded: the verdict that has not changed for longest is dropped first. Filter does not wait for any of it: a verdict is put into words
-right after the answer, or when somebody asks.
+right after the answer, or when somebody asks; and while pods are placed fast, where they go is said a little later (docs/decisions/0012).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
 
 from hami_protocol.devices import PodRef
 from hami_protocol.events import Event, PodPlaced, PodRefused
+from hami_runtime.bursts import Bursts
 from hami_runtime.clock import Clock
 from hami_runtime.kube.events import Type
 from hami_scheduler.placement import Placement, Refusal
@@ -41,6 +45,23 @@ class Verdict(Struct, frozen=True, kw_only=True, rename="camel"):
     time: str
 
 
+BURST_PER_SECOND: Final = 10
+"""More placed pods than that are a burst."""
+SAID_AT_ONCE: Final = 16
+"""Between so many that have waited others have their turn."""
+
+
+@dataclass(slots=True)
+class _Unsaid:
+    """A verdict that has not been put into words."""
+
+    uid: str
+    since: float
+    say: Callable[[], None]
+    context: contextvars.Context
+    """Of the request, whose trace it belongs to."""
+
+
 class Verdicts:
     """Says and keeps the last verdict on each pod."""
 
@@ -51,59 +72,88 @@ class Verdicts:
         self._capacity = capacity
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
         self._count = 0
-        self._unsaid: deque[Callable[[], None]] = deque()
+        self._unsaid: deque[_Unsaid] = deque()
+        self._bursts = Bursts(BURST_PER_SECOND)
+        self._timer: asyncio.Handle | None = None
 
     def refused(self, pod: PodRef, refusal: Refusal, *, node_count: int) -> None:
         """No node takes ``pod`` now."""
+        time = self._clock.utc()
 
         def say() -> None:
             summary = refusal.summary
             verdict = PodRefused(
                 pod=pod, summary=summary, node_count=node_count, reasons=dict(refusal.reasons), nearest=tuple(refusal.nearest)
             )
-            if self._keep(verdict):
+            if self._keep(verdict, time):
                 self._record(pod, WARNING, "FilteringFailed", summary)
 
-        self._after_the_answer(say)
+        self._after_the_answer(pod, say)
 
     def invalid(self, pod: PodRef, error: str, *, node_count: int) -> None:
         """The request of ``pod`` cannot be read, wherever it goes; ``error`` has the field's path."""
+        time = self._clock.utc()
 
         def say() -> None:
             verdict = PodRefused(pod=pod, summary=error, node_count=node_count, reasons={INVALID_REQUEST: node_count})
-            if self._keep(verdict):
+            if self._keep(verdict, time):
                 self._record(pod, WARNING, "FilteringFailed", f"{INVALID_REQUEST}: {error}")
 
-        self._after_the_answer(say)
+        self._after_the_answer(pod, say)
 
     def placed(self, pod: PodRef, placement: Placement, *, node_count: int) -> None:
         """``pod`` goes to ``placement``'s node."""
+        time = self._clock.utc()
 
         def say() -> None:
             node, fitting = placement.node, placement.fitting_count
             verdict = PodPlaced(pod=pod, node=node, fitting_node_count=fitting, node_count=node_count, score=float(placement.score))
-            if self._keep(verdict):
+            if self._keep(verdict, time):
                 text = f"find fit node({node}), {node_count - fitting} nodes not fit, {fitting} nodes fit"
                 self._record(pod, NORMAL, "FilteringSucceed", text)
 
-        self._after_the_answer(say)
+        self._bursts.happened(self._clock.monotonic())
+        self._after_the_answer(pod, say, may_wait=True)
 
-    def _after_the_answer(self, say: Callable[[], None]) -> None:
-        """Before any other request is looked at, in the trace of this one."""
-        self._unsaid.append(say)
-        asyncio.get_running_loop().call_soon(self._say_next)
+    def _after_the_answer(self, pod: PodRef, say: Callable[[], None], *, may_wait: bool = False) -> None:
+        """Before any other request is looked at, with all that was not said before; or where it ``may_wait``, after a burst."""
+        self._unsaid.append(_Unsaid(pod.uid, self._clock.monotonic(), say, contextvars.copy_context()))
+        if not may_wait:
+            asyncio.get_running_loop().call_soon(self._say_all)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_soon(self._say_in_time)
+
+    def _say_in_time(self) -> None:
+        """Say what has waited long enough, and come again for the rest."""
+        self._timer = None
+        now = self._clock.monotonic()
+        for _ in range(SAID_AT_ONCE):
+            if not self._unsaid or self._bursts.seconds_to_wait(self._unsaid[0].since, now) > 0:
+                break
+            self._say_next()
+        if self._unsaid:
+            seconds = max(0.0, self._bursts.seconds_to_wait(self._unsaid[0].since, now))
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._say_in_time)
 
     def _say_next(self) -> None:
-        if self._unsaid:
-            self._unsaid.popleft()()
+        unsaid = self._unsaid.popleft()
+        unsaid.context.run(unsaid.say)
 
     def _say_all(self) -> None:
         while self._unsaid:
             self._say_next()
 
+    def _say_of(self, uid: str) -> None:
+        """Say what is unsaid of one pod."""
+        if any(unsaid.uid == uid for unsaid in self._unsaid):
+            ours = [unsaid for unsaid in self._unsaid if unsaid.uid == uid]
+            self._unsaid = deque(unsaid for unsaid in self._unsaid if unsaid.uid != uid)
+            for unsaid in ours:
+                unsaid.context.run(unsaid.say)
+
     def of(self, pod: PodRef) -> Verdict | None:
         """The last verdict on ``pod``, by its UID."""
-        self._say_all()
+        self._say_of(pod.uid)
         return self._verdicts.get(pod.uid)
 
     def refusals(self) -> Iterator[PodRefused]:
@@ -113,20 +163,19 @@ class Verdicts:
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
-        self._say_all()
+        self._say_of(uid)
         self._verdicts.pop(uid, None)
 
-    def _keep(self, verdict: PodPlaced | PodRefused) -> bool:
-        """Keep and publish ``verdict`` if it says something new; return whether it does."""
+    def _keep(self, verdict: PodPlaced | PodRefused, time: datetime) -> bool:
+        """Keep and publish ``verdict``, of ``time``, if it says something new; return whether it does."""
         uid = verdict.pod.uid
         earlier = self._verdicts.get(uid)
         if earlier is not None and earlier.verdict == verdict:
             return False
-        now = self._clock.utc()
-        self._verdicts[uid] = Verdict(verdict=verdict, time=now.isoformat(timespec="milliseconds"))
+        self._verdicts[uid] = Verdict(verdict=verdict, time=time.isoformat(timespec="milliseconds"))
         self._verdicts.move_to_end(uid)
         if len(self._verdicts) > self._capacity:
             self._verdicts.popitem(last=False)
         self._count += 1
-        self._publish(verdict, f"{uid}/verdict/{now.timestamp():.3f}/{self._count}")
+        self._publish(verdict, f"{uid}/verdict/{time.timestamp():.3f}/{self._count}")
         return True

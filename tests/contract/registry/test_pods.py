@@ -12,7 +12,8 @@ from hami_protocol import keys, subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message
 from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, Event
-from hami_registry.outcomes import BURST_PER_SECOND, LONGEST_WAIT_SECONDS
+from hami_registry.service import BURST_PER_SECOND
+from hami_runtime.bursts import LONGEST_WAIT_SECONDS
 from hami_runtime.kube.cluster import Unavailable
 from hami_runtime.kube.store_resources import NODES, PODS
 from hami_runtime.telemetry import Telemetry

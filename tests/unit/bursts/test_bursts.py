@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_runtime.bursts import Bursts
+from hami_runtime.bursts import LONGEST_WAIT_SECONDS, Bursts
 
 
 def after(times: list[float], now: float, most: int = 3) -> float:
@@ -36,3 +36,14 @@ def test_it_agrees_with_counting(times: list[float], most: int, later: float) ->
     now = (times[-1] if times else 0.0) + later
     too_many = sum(time > now - 1.0 for time in times) > most
     assert (after(times, now, most) > now) == too_many
+
+
+def test_what_may_wait_gives_way_to_the_burst_but_not_for_ever() -> None:
+    bursts = Bursts(2)
+    assert bursts.seconds_to_wait(7.0, 7.0) <= 0
+    for number in range(100):
+        bursts.happened(7.0 + number / 10)
+    now = 7.0 + 99 / 10
+    assert bursts.seconds_to_wait(now - 1, now) == pytest.approx(0.8)
+    assert bursts.seconds_to_wait(now - LONGEST_WAIT_SECONDS + 0.1, now) == pytest.approx(0.1)
+    assert bursts.seconds_to_wait(now - LONGEST_WAIT_SECONDS, now) <= 0

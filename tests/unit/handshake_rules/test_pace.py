@@ -12,6 +12,7 @@ from hami_protocol import keys
 from hami_registry.commands import Outcome, PatchNode
 from hami_registry.rules import Rules
 from hami_registry.timetable import Budget
+from hami_runtime.bursts import LONGEST_WAIT_SECONDS, Bursts
 
 from .conftest import START, Driver, a_report, register_text
 from .test_liveness import heartbeats
@@ -110,6 +111,65 @@ def test_a_failed_patch_comes_again_later_and_later(driver: Driver) -> None:
     gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
     assert len(tried) >= 4
     assert gaps == sorted(gaps)
+
+
+class TestInABurstOfGrants:
+    """While pods are placed fast, handshakes come a little later; records do not."""
+
+    @pytest.fixture
+    def placing(self) -> Bursts:
+        return Bursts(10)
+
+    @pytest.fixture
+    def driver(self, placing: Bursts) -> Driver:
+        rules = Rules(Catalog().vendors, placing=placing)
+        rules.nodes_synced()
+        rules.take_over(0.0)
+        return Driver(rules)
+
+    def grants(self, placing: Bursts, begin: float, end: float) -> None:
+        """20 a second; they are told of all at once, since nobody looks at the time between."""
+        for number in range(round((end - begin) * 20)):
+            placing.happened(begin + number / 20)
+
+    def test_a_handshake_that_is_due_waits_until_it_is_over(self, driver: Driver, placing: Bursts) -> None:
+        driver.node()
+        driver.run(28, each_second=heartbeats(driver))
+        self.grants(placing, 27, 29)
+        driver.report(a_report())
+        driver.run(12)
+        assert driver.handshakes("Reported") == [0.0, pytest.approx(29.45)]
+        assert driver.handshakes("Requesting")[-1] == pytest.approx(37.5)
+
+    def test_but_not_longer_than_said(self, driver: Driver, placing: Bursts) -> None:
+        driver.node()
+
+        def second(tick: int) -> None:
+            heartbeats(driver)(tick)
+            self.grants(placing, driver.now, driver.now + 1)
+
+        driver.run(120, each_second=second)
+        assert driver.handshakes("Requesting") == [pytest.approx(12.5 + (15 + LONGEST_WAIT_SECONDS) * n, abs=0.01) for n in range(6)]
+
+    def test_a_record_is_written_at_once(self, driver: Driver, placing: Bursts) -> None:
+        self.grants(placing, 0, 2)
+        driver.node()
+        driver.report(a_report())
+        driver.run(1)
+        assert [at for at, _ in driver.records()] == [0.0]
+        assert driver.handshakes("Reported") == []
+
+    def test_what_has_waited_is_written_within_the_budget(self, driver: Driver, placing: Bursts) -> None:
+        self.grants(placing, 0, 3)
+        for number in range(200):
+            driver.node(f"n{number}", **{keys.register("nvidia"): "", keys.generation("nvidia"): "1"})
+            driver.report(a_report(f"n{number}"))
+        driver.run(30)
+        written = [at for at, command in driver.log if isinstance(command, PatchNode)]
+        assert all(later - earlier >= 1.0 for earlier, later in zip(written, written[50:], strict=False))
+        first = [driver.handshakes("Reported", f"n{number}")[0] for number in range(200)]
+        assert min(first) >= 3.0
+        assert max(first) < 15.0
 
 
 def test_the_budget_holds_in_every_window_of_a_second() -> None:

@@ -2,14 +2,16 @@
 
 As client-go does: the same reason and message on the same object is one Event whose ``count`` rises; more than ``SIMILAR`` different
 messages with one reason on one object within ``SIMILAR_SECONDS`` are combined into one. Recording never waits and never fails: Events are for
-people, and nothing depends on them. What went well is told up to ``NORMAL_PER_SECOND``, with bursts of ``NORMAL_BURST``: where hundreds of pods
-are placed at once, the API server's time is theirs, and the bus tells all of it. What went wrong is always told.
+people, and nothing depends on them. What went well is told up to ``NORMAL_PER_SECOND``, with bursts of ``NORMAL_BURST``, and a little later while
+much happens (docs/decisions/0012): where hundreds of pods are placed at once, the API server's time is theirs, and the bus tells all of it. What
+went wrong is always told, and first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ import structlog
 from msgspec import Struct
 
 from hami_protocol.devices import PodRef
+from hami_runtime.bursts import Bursts
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import EVENTS, AlreadyExists, Cluster, ClusterError, NotFound, TooManyRequests, Unavailable
 from hami_runtime.lifecycle import run_until, sleep_until
@@ -27,6 +30,8 @@ SIMILAR = 10
 SIMILAR_SECONDS = 600.0
 NORMAL_PER_SECOND = 5.0
 NORMAL_BURST = 50
+BURST_PER_SECOND = 20
+"""More Normal Events than that are a burst: placing a pod makes two."""
 MESSAGE_CHARACTERS = 1024
 _ELLIPSIS = " ..."
 _COMBINED = "(combined from similar events): "
@@ -50,6 +55,8 @@ class Occurrence(Struct, frozen=True, kw_only=True):
     reason: str
     message: str
     time: datetime
+    since: float = 0.0
+    """On the monotonic clock."""
 
 
 class Known(Struct, kw_only=True):
@@ -125,7 +132,9 @@ class EventRecorder:
         self._clock = clock
         self._component = component
         self._capacity = capacity
-        self._waiting: deque[Occurrence] = deque()
+        self._warnings: deque[Occurrence] = deque()
+        self._normal: deque[Occurrence] = deque()
+        self._bursts = Bursts(BURST_PER_SECOND)
         self._arrived = asyncio.Event()
         self._correlator = Correlator()
         self._allowance = Allowance()
@@ -135,18 +144,21 @@ class EventRecorder:
     @property
     def pending(self) -> int:
         """How many occurrences wait."""
-        return len(self._waiting)
+        return len(self._warnings) + len(self._normal)
 
     def record(self, about: PodRef | str, type_: Type, reason: str, message: str) -> None:
         """Record that something happened to a pod, or to the node of that name."""
-        if type_ == "Normal" and not self._allowance.take(self._clock.monotonic()):
-            self._dropped.add(1, {"reason": "busy"})
-            return
-        if len(self._waiting) >= self._capacity:
-            self._waiting.popleft()
+        now = self._clock.monotonic()
+        if type_ == "Normal":
+            self._bursts.happened(now)
+            if not self._allowance.take(now):
+                self._dropped.add(1, {"reason": "busy"})
+                return
+        if self.pending >= self._capacity:
+            (self._normal or self._warnings).popleft()
             self._dropped.add(1, {"reason": "full"})
         pod = about if isinstance(about, PodRef) else None
-        self._waiting.append(
+        (self._normal if type_ == "Normal" else self._warnings).append(
             Occurrence(
                 namespace=pod.namespace if pod else _NODE_EVENTS_NAMESPACE,
                 name=pod.name if pod else str(about),
@@ -156,9 +168,11 @@ class EventRecorder:
                 reason=reason,
                 message=_shortened(message),
                 time=self._clock.utc(),
+                since=now,
             )
         )
-        self._arrived.set()
+        if type_ != "Normal" or len(self._normal) == 1:
+            self._arrived.set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write what is recorded until ``stop``, then what is left, as long as the API server takes it.
@@ -166,20 +180,33 @@ class EventRecorder:
         ``stop`` cuts no write off: it may have taken effect, and would be made again.
         """
         while not stop.is_set():
-            if self._waiting:
-                await self._settle(stop)
+            queue, seconds = self._next()
+            if queue is not None:
+                await self._settle(queue, stop)
             else:
                 self._arrived.clear()
-                await run_until(stop, self._arrival())
-        while self._waiting and await self._write(self._waiting[0]):
-            self._waiting.popleft()
+                await run_until(stop, self._arrival(seconds))
+        for queue in (self._warnings, self._normal):
+            while queue and await self._write(queue[0]):
+                queue.popleft()
 
-    async def _arrival(self) -> None:
-        await self._arrived.wait()
+    def _next(self) -> tuple[deque[Occurrence] | None, float | None]:
+        """Whose first is to be written now, or in how many seconds to look again; None for as long as nothing is recorded."""
+        if self._warnings:
+            return self._warnings, None
+        if not self._normal:
+            return None, None
+        seconds = self._bursts.seconds_to_wait(self._normal[0].since, self._clock.monotonic())
+        return (None, seconds) if seconds > 0 else (self._normal, None)
 
-    async def _settle(self, stop: asyncio.Event) -> None:
+    async def _arrival(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+
+    async def _settle(self, queue: deque[Occurrence], stop: asyncio.Event) -> None:
         """Write the oldest, again where that fails; after ``_TRIES`` it is dropped."""
-        occurrence = self._waiting[0]
+        occurrence = queue[0]
         for _ in range(_TRIES):
             if await self._write(occurrence):
                 break
@@ -187,8 +214,8 @@ class EventRecorder:
                 return
         else:
             self._dropped.add(1, {"reason": "unavailable"})
-        if self._waiting and self._waiting[0] is occurrence:  # else a full queue has dropped it meanwhile
-            self._waiting.popleft()
+        if queue and queue[0] is occurrence:  # else a full queue has dropped it meanwhile
+            queue.popleft()
 
     async def _write(self, occurrence: Occurrence) -> bool:
         """Write one; whether it is settled, in whatever way."""
