@@ -36,6 +36,8 @@ from tools import scheduler_configuration
 CARDS = 8
 AT_ONCE = 16
 LONGEST_SECONDS = 240.0
+SETTLING_SECONDS = 12.0
+"""Between two rounds: what the one leaves behind, as the releases of its pods, must not be the other's to pay for."""
 MERGE = {"Content-Type": "application/merge-patch+json"}
 TOLD_EACH_NODES = 1000
 PODS = "/api/v1/namespaces/default/pods"
@@ -46,6 +48,8 @@ class Round(NamedTuple):
     """One round of one extender."""
 
     pods_per_second: float
+    recorded_per_second: float
+    """Until each pod's record of success is written too; 0 for an extender that keeps none."""
     waits_seconds: list[float]
     calls_per_pod: float
     processor_ms: dict[str, float]
@@ -66,6 +70,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    annotations: dict[str, str] = {}
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -105,11 +110,13 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
             for number in range(rounds):
                 for extender in (Extender("null", null_port, prefers=False), Extender("hami", ours, prefers=True)):
                     async with programs.kube_scheduler(extender):
-                        await place(session, f"warm{number}{extender.name}", 20, plane.processes)
-                        found[extender.name].append(await place(session, f"p{number}{extender.name}", pods, plane.processes))
+                        await place(session, f"warm{number}{extender.name}", 20, plane.processes, keeps_records=extender.prefers)
+                        name = f"p{number}{extender.name}"
+                        found[extender.name].append(await place(session, name, pods, plane.processes, keeps_records=extender.prefers))
                     last = found[extender.name][-1]
                     spent = ", ".join(f"{name} {ms:.1f}" for name, ms in last.processor_ms.items() if ms >= 0.05)
-                    say(f"{extender.name}: {last.pods_per_second:.1f} pods/s; processor ms a pod: {spent}")
+                    recorded = f", {last.recorded_per_second:.1f} with their records" if extender.prefers else ""
+                    say(f"{extender.name}: {last.pods_per_second:.1f} pods/s{recorded}; processor ms a pod: {spent}")
                     await clear(session)
         memory = memory_mib(programs.pid("scheduler"))
         resident = {name: memory_mib(process.pid) for name, process in plane.processes.items() if process.pid}
@@ -125,11 +132,14 @@ def figures(where: str, found: dict[str, list[Round]], memory: float, ready_seco
     def speeds(name: str) -> list[float]:
         return [each.pods_per_second for each in found[name]]
 
-    ceiling = _report.percentile(speeds("null"), 50)
+    shares = [100 * ours / ceiling for ours, ceiling in zip(speeds("hami"), speeds("null"), strict=True)]
     return [
         _report.measurement(f"pods assigned and bound, {where}", speeds("hami"), unit="pods/s"),
         _report.measurement(f"the same, null extender, {where}", speeds("null"), unit="pods/s"),
-        _report.measurement(f"share of the null extender's, {where}", [100 * each / ceiling for each in speeds("hami")], unit="%"),
+        _report.measurement(f"share of the null extender's, round by round, {where}", shares, unit="%"),
+        _report.measurement(
+            f"pods assigned, bound and recorded as served, {where}", [each.recorded_per_second for each in found["hami"]], unit="pods/s"
+        ),
         _report.measurement(f"created to bound, {where}", [wait for each in found["hami"] for wait in each.waits_seconds], unit="s"),
         _report.measurement(f"the same, null extender, {where}", [wait for each in found["null"] for wait in each.waits_seconds], unit="s"),
         _report.measurement(f"API calls per pod, {where}", [each.calls_per_pod for each in found["hami"]], unit="calls"),
@@ -242,66 +252,91 @@ async def make_nodes(session: aiohttp.ClientSession, count: int, *, say: Callabl
     )
 
 
-async def place(session: aiohttp.ClientSession, tag: str, count: int, programs: Mapping[str, ManagedProcess]) -> Round:
-    """Create ``count`` pods and wait until the last is bound."""
-    created: dict[str, float] = {}
-    bound: dict[str, float] = {}
-    all_bound = asyncio.Event()
-    listing = await (await session.get(PODS, params={"limit": "1"})).json()
-    before = await calls(session)
-    decoder = msgspec.json.Decoder(_Event)
+class Followed:
+    """When each pod of one round was created, bound, and recorded as served, as a watch shows it."""
 
-    async def follow() -> None:
-        since = listing["metadata"]["resourceVersion"]
+    def __init__(self, session: aiohttp.ClientSession, count: int, since: str) -> None:
+        self.created: dict[str, float] = {}
+        self.bound: dict[str, float] = {}
+        self.recorded: dict[str, float] = {}
+        self._session = session
+        self._count = count
+        self._since = since
+        self._changed = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Watch until cancelled."""
+        decoder = msgspec.json.Decoder(_Event)
         while True:  # a watcher that is slow for a moment is sent away
-            query = {"watch": "1", "resourceVersion": since}
-            async with session.get(PODS, params=query, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20) as response:
+            query = {"watch": "1", "resourceVersion": self._since}
+            async with self._session.get(PODS, params=query, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=2**20) as response:
                 async for line in response.content:
                     pod = decoder.decode(line).object
-                    since = pod.metadata.resource_version
-                    seen(pod)
+                    self._since = pod.metadata.resource_version
+                    self._see(pod)
 
-    def seen(pod: _Object) -> None:
+    async def all_in(self, times: Mapping[str, float]) -> None:
+        """Return once all pods of the round are in one of the three."""
+        while len(times) < self._count:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _see(self, pod: _Object) -> None:
         name = pod.metadata.name
-        if name not in created or name in bound or not pod.spec.node_name:
+        if name not in self.created or not pod.spec.node_name:
             return
-        bound[name] = time.monotonic()
-        if len(bound) == count:
-            all_bound.set()
+        self.bound.setdefault(name, time.monotonic())
+        if pod.metadata.annotations.get(keys.BIND_PHASE) == "success":
+            self.recorded.setdefault(name, time.monotonic())
+        if self._count in (len(self.bound), len(self.recorded)):
+            self._changed.set()
+
+
+async def place(
+    session: aiohttp.ClientSession, tag: str, count: int, programs: Mapping[str, ManagedProcess], *, keeps_records: bool
+) -> Round:
+    """Create ``count`` pods and wait until the last is bound, and where somebody ``keeps_records`` until the last one's success is written."""
+    listing = await (await session.get(PODS, params={"limit": "1"})).json()
+    pods = Followed(session, count, listing["metadata"]["resourceVersion"])
+    before = await calls(session)
 
     async def create(number: int) -> None:
         name = f"{tag}-{number}"
-        created[name] = time.monotonic()
+        pods.created[name] = time.monotonic()
         await _done(session.post(PODS, json=_pod(name)))
 
-    following = asyncio.create_task(follow())
-    await asyncio.sleep(0.3)
-    spent_before = processor_seconds(programs)
-    begin = time.monotonic()
-    await _some_at_a_time((lambda number=number: create(number) for number in range(count)), AT_ONCE)
-    waiting = asyncio.create_task(all_bound.wait())
-    await asyncio.wait({waiting, following}, timeout=LONGEST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done():
-        waiting.cancel()
-        if following.done():
-            following.result()
-        raise TimeoutError(f"{tag}: {len(bound)} of {count} pods are bound after {time.monotonic() - begin:.0f} s")
-    last = max(bound.values())
-    await asyncio.sleep(2.0)  # what follows a Binding is counted too
-    following.cancel()
-    await asyncio.wait([following])
+    try:
+        async with asyncio.timeout(LONGEST_SECONDS), asyncio.TaskGroup() as group:
+            following = group.create_task(pods.follow())
+            await asyncio.sleep(0.3)
+            spent_before = processor_seconds(programs)
+            begin = time.monotonic()
+            await _some_at_a_time((lambda number=number: create(number) for number in range(count)), AT_ONCE)
+            await pods.all_in(pods.bound)
+            if keeps_records:
+                await pods.all_in(pods.recorded)
+            await asyncio.sleep(2.0)  # what follows a Binding is counted too
+            following.cancel()
+    except TimeoutError:
+        done = f"{len(pods.bound)} of {count} pods are bound, {len(pods.recorded)} recorded as served"
+        raise TimeoutError(f"{tag}: {done} after {LONGEST_SECONDS:.0f} s") from None
     spent_after = processor_seconds(programs)
     after = await calls(session)
     ours = ("pods/binding POST", "pods PATCH", "pods GET", "pods PUT")
     spent = sum(after.get(key, 0) - before.get(key, 0) for key in ours)
-    processor_ms = {name: 1000 * (seconds - spent_before.get(name, 0.0)) / count for name, seconds in spent_after.items()}
-    return Round(count / (last - begin), [bound[name] - created[name] for name in bound], spent / count, processor_ms)
+    return Round(
+        pods_per_second=count / (max(pods.bound.values()) - begin),
+        recorded_per_second=count / (max(pods.recorded.values()) - begin) if keeps_records else 0.0,
+        waits_seconds=[pods.bound[name] - pods.created[name] for name in pods.bound],
+        calls_per_pod=spent / count,
+        processor_ms={name: 1000 * (seconds - spent_before.get(name, 0.0)) / count for name, seconds in spent_after.items()},
+    )
 
 
 async def clear(session: aiohttp.ClientSession) -> None:
     """Remove all pods, without waiting for a kubelet that is not there."""
     await _done(session.delete(PODS, json={"gracePeriodSeconds": 0, "propagationPolicy": "Background"}))
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(SETTLING_SECONDS)
 
 
 async def calls(session: aiohttp.ClientSession) -> dict[str, float]:
