@@ -251,6 +251,7 @@ class Scheduler:
             self._begun.set()
         else:
             self._begun.clear()
+            self.picture.verdicts.say_all()  # later it could hide the next leader's word
             for event in self._outbox.withdraw(left_to_the_next_leader):
                 reservation = self.picture.reservations.get(event.pod.uid) if isinstance(event, PodAssigned) else None
                 if reservation is not None:
@@ -309,10 +310,16 @@ class Scheduler:
         await serve(*self.loops, grace_seconds=5.0, stop=stop)
 
     async def _publish(self, stop: asyncio.Event) -> None:
-        """Publish what was decided, as soon as there are streams that keep it."""
+        """Publish what was decided, as soon as there are streams that keep it; at the end also what gave way to a burst."""
         await run_until(stop, self._feeds.ensure_streams())
-        if not stop.is_set():
-            await self._outbox.run(stop)
+        if stop.is_set():
+            return
+        all_said = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._outbox.run(all_said))
+            await stop.wait()
+            self.picture.verdicts.say_all()
+            all_said.set()
 
     def _missing_of(self, ref: PodRef) -> tuple[Missing, ...]:
         """What the log lacks of one pod; nothing as long as this replica does not decide: whoever begins to says what is missing of all."""

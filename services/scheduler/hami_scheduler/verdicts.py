@@ -119,7 +119,7 @@ class Verdicts:
         """Before any other request is looked at, with all that was not said before; or where it ``may_wait``, after a burst."""
         self._unsaid.append(_Unsaid(pod.uid, self._clock.monotonic(), say, contextvars.copy_context()))
         if not may_wait:
-            asyncio.get_running_loop().call_soon(self._say_all)
+            asyncio.get_running_loop().call_soon(self.say_all)
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_soon(self._say_in_time)
 
@@ -139,7 +139,8 @@ class Verdicts:
         unsaid = self._unsaid.popleft()
         unsaid.context.run(unsaid.say)
 
-    def _say_all(self) -> None:
+    def say_all(self) -> None:
+        """Say what has not been said, whatever it waits for."""
         while self._unsaid:
             self._say_next()
 
@@ -158,7 +159,7 @@ class Verdicts:
 
     def refusals(self) -> Iterator[PodRefused]:
         """The refusals that are the last word on their pod, the newest first."""
-        self._say_all()
+        self.say_all()
         return (each.verdict for each in reversed(self._verdicts.values()) if isinstance(each.verdict, PodRefused))
 
     def forget(self, uid: str) -> None:

@@ -313,3 +313,28 @@ async def test_a_share_in_percent_goes_where_the_quota_allows_it(world: World) -
         assert held == "GPU-d,NVIDIA,1000,0:;"
         third = await world.pod("p3", gpu=1, **{"gpumem-percentage": 100})
         assert asked(scheduler, third, "n1", "n3").failed == {"n1": "ResourceQuotaNotFit", "n3": "ResourceQuotaNotFit"}
+
+
+@story
+async def test_verdicts_that_gave_way_to_a_burst_are_said_before_it_ends(world: World) -> None:
+    await world.node("n1", *(a_device(f"GPU-{number}") for number in range(8)))
+    async with world.scheduler() as scheduler:
+        pods = [await world.pod(f"p{number}", gpu=1, gpumem=1000) for number in range(40)]
+        for pod in pods:
+            assert await place(scheduler, pod) == "n1"
+        assert 0 < len(world.log(VERDICTS)) < 20
+    said = [verdict.pod.name for verdict in world.log(VERDICTS) if isinstance(verdict, PodPlaced)]
+    assert sorted(said) == sorted(pod.metadata.name for pod in pods)
+
+
+@story
+async def test_and_before_another_leads(world: World) -> None:
+    await world.node("n1", *(a_device(f"GPU-{number}") for number in range(8)))
+    async with world.scheduler(elect="a") as scheduler:
+        await asyncio.sleep(1)
+        for number in range(40):
+            assert await place(scheduler, await world.pod(f"p{number}", gpu=1, gpumem=1000)) == "n1"
+        assert 0 < len(world.log(VERDICTS)) < 20
+        scheduler._leading_changed(False)
+        await asyncio.sleep(0.1)
+        assert len(world.log(VERDICTS)) == 40
