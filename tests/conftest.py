@@ -1,7 +1,13 @@
-"""What every test shares: property tests without deadlines (machines are noisy), and examples that are the same in every run."""
+"""What every test shares: property tests without deadlines (machines are noisy), and examples that are the same in every run.
+
+Kubelets in a test's own process start children: gRPC, which reads this when it is imported, is to start no threads in them.
+"""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("default")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -37,7 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--log-level", default="info", choices=logs.LEVELS)
     options = parser.parse_args(arguments)
     logs.configure(options.log_level, "kubelet")
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         nodes = profile.of_nodes(options.nodes) if options.nodes else profile.read(options.profile)
     except ProfileError as exc:
