@@ -91,7 +91,7 @@ async def measure(nodes: int, pods: int, rounds: int, *, say: Callable[[str], No
     """The figures for one size of cluster."""
     async with ControlPlane(controllers=(), say=say) as plane, plane.session() as session:
         programs = Programs(plane)
-        await session.post("/api/v1/namespaces/default/serviceaccounts", json={"metadata": {"name": "default"}})
+        await _done(session.post("/api/v1/namespaces/default/serviceaccounts", json={"metadata": {"name": "default"}}))
         say(f"making {nodes} nodes")
         await make_nodes(session, nodes, say=say)
         url = await programs.nats()

@@ -381,7 +381,7 @@ _IMAGES: Final[tuple[Sign, ...]] = (
         "kubectl get node {node} -o wide",
     ),
     _sign(
-        _PULLING + r"(toomanyrequests|rate limit|429)",
+        _PULLING + r"(toomanyrequests|too many requests|rate limit)",
         "the registry limits how often images are pulled",
         "pull through a mirror, or with credentials that have a higher limit",
         _PULL_SECRETS,

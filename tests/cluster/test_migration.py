@@ -53,7 +53,10 @@ async def a_node_of_the_reference(world: World, form: str) -> None:
     annotations = {"hami.io/node-nvidia-register": registration(form), "hami.io/node-handshake-nvidia": f"Reported {now}"}
     body = {"metadata": {"name": NODE, "labels": {"pool": NODE}, "annotations": annotations}}
     async with asyncio.timeout(30), world.installation.plane.session() as session:
-        while (await session.post("/api/v1/nodes", json=body)).status != 201:  # noqa: ASYNC110 - a policy that is gone holds for a moment
+        status = 0
+        while status != 201:  # a policy that is gone holds for a moment
+            async with session.post("/api/v1/nodes", json=body) as answer:
+                status = answer.status
             await asyncio.sleep(0.2)
     resources = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "20"}
     ready = {
@@ -63,8 +66,8 @@ async def a_node_of_the_reference(world: World, form: str) -> None:
         "message": "",
         "lastHeartbeatTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
     }
-    status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
-    await call(world, "PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status}, STRATEGIC)
+    said = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
+    await call(world, "PATCH", f"/api/v1/nodes/{NODE}/status", {"status": said}, STRATEGIC)
     await call(world, "PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}}, MERGE)
 
 

@@ -110,6 +110,8 @@ def test_what_kept_it_back_earlier_is_not_found_again() -> None:
         ("dial tcp: lookup registry.internal: no such host", "does not reach the registry"),
         ("x509: certificate signed by unknown authority", "certificate is not trusted"),
         ("429 Too Many Requests: toomanyrequests: You have reached your pull rate limit", "limits how often"),
+        ("unexpected status from HEAD request to https://r/v2/x/manifests/1: 429 Too Many Requests", "limits how often"),
+        ('Head "https://127.0.0.1:48429/v2/x/manifests/1": dial tcp 127.0.0.1:48429: connect: connection refused', "does not reach"),
         ("no match for platform in manifest: not found", "another platform"),
         ("something else", "cannot be pulled"),
     ],
