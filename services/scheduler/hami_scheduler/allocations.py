@@ -46,6 +46,8 @@ class Said(Struct, frozen=True, kw_only=True):
     """Bound, and not only reserved."""
     announced: bool = False
     """The grant itself has been said, and not only how it went."""
+    begun: bool = False
+    """The scheduler has said of the pod that it was assigned, or more."""
     attempt: str = ""
 
 
@@ -71,13 +73,13 @@ class GrantLog:
             case PodAssigned() if uid in self._released or (uid in self._said and self._said[uid].granted):
                 pass  # what is bound is bound, and what is over is over: this word is late
             case PodAssigned():
-                self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, attempt=event_id.rpartition("/")[2])
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, begun=True, attempt=event_id.rpartition("/")[2])
             case PodAllocating() | ShareResized():
-                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True)
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True, begun=True)
             case ContainerServed() | AllocationSucceeded() | AllocationFailed() | ShareResizeApplied() | ShareResizeRefused():
                 earlier = self._said.get(uid)
-                announced = earlier is not None and earlier.announced
-                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=announced)
+                announced, begun = (earlier.announced, earlier.begun) if earlier is not None else (False, False)
+                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=announced, begun=begun)
             case AssignmentLapsed():
                 earlier = self._said.get(uid)
                 if earlier is not None and not earlier.granted and earlier.node == event.node:
@@ -91,6 +93,10 @@ class GrantLog:
     def granted(self, uid: str) -> bool:
         """Whether the log says that the pod was granted what it holds, and not only that room was reserved."""
         return uid in self._said and self._said[uid].granted
+
+    def begins(self, uid: str) -> bool:
+        """Whether the pod's story has its beginning in the log: that it was assigned, or at least granted."""
+        return uid in self._said and self._said[uid].begun
 
     def holds(self, uid: str) -> bool:
         """Whether the log says that the pod holds something, and has not said that it was released."""
@@ -133,7 +139,7 @@ class GrantLog:
 
     def _from_the_start(self, grant: PodAllocating) -> Iterator[Missing]:
         """A grant, and before it the word that it was assigned, where the log has none of the pod: what was said of it died with who said it."""
-        if grant.pod.uid not in self._said and grant.pod.uid not in self._released:
+        if not self.begins(grant.pod.uid) and grant.pod.uid not in self._released:
             yield assigned(grant)
         yield allocating(grant)
 

@@ -159,7 +159,7 @@ class Binder:
         picture.state.confirm(ref.uid)
         self._unshown[ref.uid] = _Open(written, self._clock.monotonic())
         event = PodAllocating(pod=ref, node=node, assignments=written.assignments, bind_time_seconds=written.time_seconds)
-        if reservation is None or reservation.unsaid:
+        if (reservation is None or reservation.unsaid) and not picture.grants.begins(ref.uid):
             before = allocations.assigned(event)
             self._publish(before.event, before.event_id)
         missing = allocations.allocating(event)

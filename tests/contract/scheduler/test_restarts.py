@@ -9,6 +9,8 @@ from hami_protocol import envelope, keys, subjects
 from hami_protocol.devices import AllocationMode
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.events import AllocationSucceeded, DevicesReported, LivenessChanged, PodReleased
+from hami_runtime.bus import BusUnavailable
+from hami_runtime.bus.memory import MemoryBus
 from hami_runtime.kube import cluster as api
 from hami_runtime.kube.memory import MemoryCluster
 from hami_scheduler.allocations import RESTARTED
@@ -267,3 +269,34 @@ async def test_what_kube_scheduler_asks_of_a_pod_that_is_over_gives_it_nothing(w
         await asyncio.sleep(15.0)
         assert "has ended" in asked(scheduler, pod).error
         assert world.said() == [("PodAssigned", "p1"), ("PodAllocating", "p1"), ("PodReleased", "p1")]
+
+
+class DeafBus(MemoryBus):
+    """Keeps what is said, and while it is ``deaf`` nobody is told so."""
+
+    deaf = True
+
+    async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
+        sequence = await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
+        if self.deaf:
+            raise BusUnavailable("the answer was lost")
+        return sequence
+
+
+@story
+async def test_an_assignment_that_was_heard_is_not_said_again_though_it_was_withdrawn(world: World) -> None:
+    bus = world.bus = DeafBus()
+    await world.node("n1")
+    async with world.scheduler(elect="s1") as scheduler:
+        await asyncio.sleep(2.0)
+        pod = await world.pod("p1", gpu=1, gpumem=2000)
+        assert asked(scheduler, pod).node_names == ["n1"]
+        await asyncio.sleep(0.5)
+        assert world.said() == [("PodAssigned", "p1")]
+        scheduler._leading_changed(False)
+        scheduler._leading_changed(True)
+        bus.deaf = False
+        await asyncio.sleep(0.5)
+        assert await scheduler.bind(ref(pod), "n1") == ""
+        await asyncio.sleep(6.0)
+    assert world.said() == [("PodAssigned", "p1"), ("PodAllocating", "p1")]

@@ -86,6 +86,12 @@ def test_a_pod_that_has_ended_or_waits_needs_no_grant(log: GrantLog) -> None:
 def test_a_pod_that_was_served_while_the_bus_was_away_is_granted_all_the_same(log: GrantLog) -> None:
     assert said(log, [bound(phase="success")]) == FROM_THE_START
     log.observe(AllocationSucceeded(pod=a_ref(), node="n1"))
+    assert said(log, [bound(phase="success")]) == FROM_THE_START
+
+
+def test_and_where_its_assignment_was_heard_that_is_not_said_again(log: GrantLog) -> None:
+    log.observe(assigned(), "uid-p1/assigned/7")
+    log.observe(AllocationSucceeded(pod=a_ref(), node="n1"))
     assert said(log, [bound(phase="success")]) == [GRANT]
 
 
