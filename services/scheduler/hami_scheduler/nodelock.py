@@ -129,9 +129,12 @@ class NodeLocks:
     def release(self, node: str, pod: PodRef) -> None:
         """``pod`` is done with ``node``: the next in line takes it, or the lock is removed soon. Nothing happens where it does not hold it."""
         line = self._lines.get(node)
-        if line is not None and line.held_by is not None and line.held_by.uid == pod.uid:
+        holder = None if line is None else line.held_by
+        if line is not None and holder is not None and holder.uid == pod.uid:
             line.done = True
             self._wake(node, line)
+        elif holder is not None and (holder.namespace, holder.name) == (pod.namespace, pod.name):
+            pass  # an earlier pod of the name has ended: the lock, which says no more than the name, is the later one's
         elif self._names(node, pod):  # locked by an earlier process of ours
             line = self._lines.setdefault(node, _Line())
             line.held_by, line.done = pod, True

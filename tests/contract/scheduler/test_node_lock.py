@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hami_protocol import keys, nodelock
-from hami_protocol.events import AllocationFailed, AllocationSucceeded
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, PodReleased
 from hami_protocol.kubernetes import Pod
 from hami_protocol.nodelock import NodeLock
 from hami_runtime.kube import cluster as api
@@ -266,3 +266,22 @@ async def test_two_schedulers_never_hold_a_node_together(world: World) -> None:
         await asyncio.sleep(1.0)
         assert await holder(world) == loser.metadata.name
         assert [await task for task in tasks] == ["", ""]
+
+
+@story
+async def test_a_late_word_on_an_earlier_pod_of_the_name_leaves_the_later_ones_lock(world: World) -> None:
+    await world.node("n1", mode="envvar")
+    async with world.scheduler() as scheduler:
+        earlier = await world.pod("p1", gpu=1, gpumem=2000)
+        assert await place(scheduler, earlier) == "n1"
+        await world.delete(earlier)
+        await asyncio.sleep(12.0)
+        later = await world.pod("p1", gpu=1, gpumem=3000)
+        assert await place(scheduler, later) == "n1"
+        assert await holder(world) == "p1"
+        await succeeded(world, earlier)
+        await world.say(PodReleased(pod=ref(earlier), node="n1"), "late", by_agent=True)
+        await asyncio.sleep(1.0)
+        assert await holder(world) == "p1"
+        await succeeded(world, later)
+        assert await lock_of(world) == ""
