@@ -57,9 +57,16 @@ class _Unsaid:
 
     uid: str
     since: float
-    say: Callable[[], None]
+    """On the monotonic clock."""
+    time: datetime
+    """Of the decision."""
+    words: Callable[[datetime], None]
     context: contextvars.Context
     """Of the request, whose trace it belongs to."""
+
+    def say(self) -> None:
+        """Put it into words."""
+        self.context.run(self.words, self.time)
 
 
 class Verdicts:
@@ -78,9 +85,8 @@ class Verdicts:
 
     def refused(self, pod: PodRef, refusal: Refusal, *, node_count: int) -> None:
         """No node takes ``pod`` now."""
-        time = self._clock.utc()
 
-        def say() -> None:
+        def say(time: datetime) -> None:
             summary = refusal.summary
             verdict = PodRefused(
                 pod=pod, summary=summary, node_count=node_count, reasons=dict(refusal.reasons), nearest=tuple(refusal.nearest)
@@ -92,9 +98,8 @@ class Verdicts:
 
     def invalid(self, pod: PodRef, error: str, *, node_count: int) -> None:
         """The request of ``pod`` cannot be read, wherever it goes; ``error`` has the field's path."""
-        time = self._clock.utc()
 
-        def say() -> None:
+        def say(time: datetime) -> None:
             verdict = PodRefused(pod=pod, summary=error, node_count=node_count, reasons={INVALID_REQUEST: node_count})
             if self._keep(verdict, time):
                 self._record(pod, WARNING, "FilteringFailed", f"{INVALID_REQUEST}: {error}")
@@ -103,9 +108,8 @@ class Verdicts:
 
     def placed(self, pod: PodRef, placement: Placement, *, node_count: int) -> None:
         """``pod`` goes to ``placement``'s node."""
-        time = self._clock.utc()
 
-        def say() -> None:
+        def say(time: datetime) -> None:
             node, fitting = placement.node, placement.fitting_count
             verdict = PodPlaced(pod=pod, node=node, fitting_node_count=fitting, node_count=node_count, score=float(placement.score))
             if self._keep(verdict, time):
@@ -115,9 +119,9 @@ class Verdicts:
         self._bursts.happened(self._clock.monotonic())
         self._after_the_answer(pod, say, may_wait=True)
 
-    def _after_the_answer(self, pod: PodRef, say: Callable[[], None], *, may_wait: bool = False) -> None:
+    def _after_the_answer(self, pod: PodRef, say: Callable[[datetime], None], *, may_wait: bool = False) -> None:
         """Before any other request is looked at, with all that was not said before; or where it ``may_wait``, after a burst."""
-        self._unsaid.append(_Unsaid(pod.uid, self._clock.monotonic(), say, contextvars.copy_context()))
+        self._unsaid.append(_Unsaid(pod.uid, self._clock.monotonic(), self._clock.utc(), say, contextvars.copy_context()))
         if not may_wait:
             asyncio.get_running_loop().call_soon(self.say_all)
         elif self._timer is None:
@@ -130,19 +134,15 @@ class Verdicts:
         for _ in range(SAID_AT_ONCE):
             if not self._unsaid or self._bursts.seconds_to_wait(self._unsaid[0].since, now) > 0:
                 break
-            self._say_next()
+            self._unsaid.popleft().say()
         if self._unsaid:
             seconds = max(0.0, self._bursts.seconds_to_wait(self._unsaid[0].since, now))
             self._timer = asyncio.get_running_loop().call_later(seconds, self._say_in_time)
 
-    def _say_next(self) -> None:
-        unsaid = self._unsaid.popleft()
-        unsaid.context.run(unsaid.say)
-
     def say_all(self) -> None:
         """Say what has not been said, whatever it waits for."""
         while self._unsaid:
-            self._say_next()
+            self._unsaid.popleft().say()
 
     def _say_of(self, uid: str) -> None:
         """Say what is unsaid of one pod."""
@@ -150,7 +150,7 @@ class Verdicts:
             ours = [unsaid for unsaid in self._unsaid if unsaid.uid == uid]
             self._unsaid = deque(unsaid for unsaid in self._unsaid if unsaid.uid != uid)
             for unsaid in ours:
-                unsaid.context.run(unsaid.say)
+                unsaid.say()
 
     def of(self, pod: PodRef) -> Verdict | None:
         """The last verdict on ``pod``, by its UID."""

@@ -205,6 +205,11 @@ class TestInABurst:
             await world.say(outcome(pod))
         await asyncio.sleep(0.02)
 
+    async def burst(self, world: World, count: int, *outcomes: Callable[[PodRef], Event]) -> None:
+        """So many pods, each with these outcomes, or with success."""
+        for number in range(count):
+            await self.place(world, f"p{number}", *outcomes)
+
     def phases(self, world: World, count: int) -> list[str]:
         return [world.pod_annotations(f"p{number}")[keys.BIND_PHASE] for number in range(count)]
 
@@ -212,8 +217,7 @@ class TestInABurst:
         async def scenario(world: World) -> None:
             async with world.registry():
                 await asyncio.sleep(5)
-                for number in range(150):
-                    await self.place(world, f"p{number}")
+                await self.burst(world, 150)
                 early = self.phases(world, 150).count("success")
                 assert 0 < early <= BURST_PER_SECOND + 1  # before anybody could know that there would be many
                 await asyncio.sleep(1.1)
@@ -226,8 +230,7 @@ class TestInABurst:
         async def scenario(world: World) -> None:
             async with world.registry():
                 await asyncio.sleep(5)
-                for number in range(600):
-                    await self.place(world, f"p{number}")
+                await self.burst(world, 600)
                 phases = self.phases(world, 600)
                 written_up_to = round((12 - LONGEST_WAIT_SECONDS) * 50)
                 assert phases[: written_up_to - 5] == ["success"] * (written_up_to - 5)
@@ -239,8 +242,7 @@ class TestInABurst:
         async def scenario(world: World) -> None:
             async with world.registry():
                 await asyncio.sleep(5)
-                for number in range(100):
-                    await self.place(world, f"p{number}")
+                await self.burst(world, 100)
                 await self.place(world, "p100", failed)
                 assert self.phases(world, 101)[-2:] == ["allocating", "failed"]
 
@@ -250,8 +252,7 @@ class TestInABurst:
         async def scenario(world: World) -> None:
             async with world.registry():
                 await asyncio.sleep(5)
-                for number in range(100):
-                    await self.place(world, f"p{number}", succeeded, failed)
+                await self.burst(world, 100, succeeded, failed)
                 await asyncio.sleep(2)
                 assert self.phases(world, 100) == ["success"] * 100
 
@@ -261,8 +262,7 @@ class TestInABurst:
         async def scenario(world: World) -> None:
             async with world.registry():
                 await asyncio.sleep(5)
-                for number in range(100):
-                    await self.place(world, f"p{number}")
+                await self.burst(world, 100)
             assert self.phases(world, 100).count("success") <= BURST_PER_SECOND + 1
             async with world.registry():
                 await asyncio.sleep(3)
