@@ -16,6 +16,7 @@ COPY README.md LICENSE ./
 COPY libs libs
 COPY services services
 COPY cli cli
+COPY deploy/kustomize deploy/kustomize
 COPY rig rig
 RUN uv pip install --no-cache --no-deps --compile-bytecode --python /opt/hami/bin/python --build-constraint requirements.lock .
 

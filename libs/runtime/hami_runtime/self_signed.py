@@ -7,15 +7,15 @@ name, and it is the API server that the caller trusts.
 from __future__ import annotations
 
 import ssl
-import tempfile
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from hami_runtime import pem_file
 
 VALID_DAYS: Final = 3650
 """Longer than a process lives; nobody looks at it."""
@@ -41,9 +41,6 @@ def context(name: str) -> ssl.SSLContext:
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.minimum_version = ssl.TLSVersion.TLSv1_2
-    with tempfile.TemporaryDirectory() as folder:  # the ssl module reads files alone; only we may read this one
-        path = Path(folder) / "tls.pem"
-        path.touch(mode=0o600)
-        path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+    with pem_file.readable(pem + certificate.public_bytes(serialization.Encoding.PEM)) as path:
         server.load_cert_chain(path)
     return server

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
 
+from hami_runtime import pem_file
 from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import AlreadyExists, Body, Cluster, ClusterError, Conflict, Kind, NotFound
 from hami_runtime.lifecycle import sleep_until
@@ -22,7 +22,7 @@ from hami_runtime.telemetry import OFF, Telemetry
 from hami_webhook import certificates
 from hami_webhook.certificates import Bundle, CertificateError
 from hami_webhook.registration import trust_patch
-from hami_webhook.stores import Store, write_private
+from hami_webhook.stores import Store
 
 log = structlog.get_logger()
 CHECK_SECONDS = 60.0
@@ -194,16 +194,13 @@ class MountedCertificate:
 
 
 def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Serve new connections with this certificate. The ssl module reads files only: they exist for this moment, for us alone.
+    """Serve new connections with this certificate.
 
     Raises:
         ssl.SSLError: they are not a certificate and its key.
     """
-    with tempfile.TemporaryDirectory(prefix="hami-webhook-") as folder:
-        files = Path(folder, "tls.crt"), Path(folder, "tls.key")
-        for file, content in zip(files, (certificate, key), strict=True):
-            write_private(file, content)
-        context.load_cert_chain(*files)
+    with pem_file.readable(certificate) as certificate_path, pem_file.readable(key) as key_path:
+        context.load_cert_chain(certificate_path, key_path)
 
 
 def server_context() -> ssl.SSLContext:

@@ -38,11 +38,12 @@ def test_an_image_is_made_from_files_that_are_there(service: str) -> None:
                 assert source not in ignored
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_an_image_has_every_package_of_the_project(service: str) -> None:
-    copied = {source for word, rest in instructions(service) if word == "COPY" for source in rest.split()[:-1]}
-    for package in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        assert package.partition("/")[0] in copied
+@pytest.mark.parametrize("service", [*SERVICES, "rig"])
+def test_an_image_is_built_from_everything_that_the_wheel_includes(service: str) -> None:
+    copied = [source for word, rest in instructions(service) if word == "COPY" for source in rest.split()[:-1]]
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for needed in [*wheel["packages"], *wheel["force-include"], PROJECT["project"]["readme"]]:
+        assert any(needed == source or needed.startswith(f"{source}/") for source in copied), needed
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -10,16 +10,15 @@ import asyncio
 import os
 import ssl
 import sys
-import tempfile
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 from msgspec import Struct
 
+from hami_runtime import pem_file
 from hami_runtime.kube.cluster import ClusterError
 from hami_runtime.kube.kubeconfig import Account, Pem, TokenFile, from_files
 
@@ -154,13 +153,6 @@ def _tls(account: Account) -> ssl.SSLContext:
     return context
 
 
-@contextmanager
-def _as_file(pem: Pem) -> Iterator[Path]:
-    """Where OpenSSL finds it, which takes certificates and keys from files alone."""
-    if isinstance(pem, Path):
-        yield pem
-        return
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(pem)
-        file.flush()
-        yield Path(file.name)
+def _as_file(pem: Pem) -> AbstractContextManager[Path | str]:
+    """Where OpenSSL finds it, which loads certificates and keys from files only."""
+    return nullcontext(pem) if isinstance(pem, Path) else pem_file.readable(pem)
