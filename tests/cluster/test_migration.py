@@ -50,7 +50,7 @@ async def call(world: World, method: str, path: str, body: Any, headers: dict[st
 async def a_node_of_the_reference(world: World, form: str) -> None:
     """A node whose plugin is the reference's."""
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}"
-    annotations = {"hami.io/node-nvidia-register": registration(form), "hami.io/node-handshake-nvidia": f"Reported {now}"}
+    annotations = {"hami.io/node-nvidia-register": registration(form), keys.LEGACY_HANDSHAKE: f"Requesting_{now}"}
     body = {"metadata": {"name": NODE, "labels": {"pool": NODE}, "annotations": annotations}}
     async with asyncio.timeout(30), world.installation.plane.session() as session:
         status = 0
@@ -72,7 +72,7 @@ async def a_node_of_the_reference(world: World, form: str) -> None:
 
 
 async def a_pod_of_the_reference(world: World, name: str, uuid: str, mib: int) -> None:
-    """A running pod, with the annotations that the reference's scheduler and plugin have written."""
+    """A running pod, as the reference's scheduler and plugin leave it: its record has no entry for the init container without a card."""
     value = f"{uuid},NVIDIA,{mib},30:;"
     seconds = str(int(datetime.now(UTC).timestamp()))
     annotations = {
@@ -86,10 +86,14 @@ async def a_pod_of_the_reference(world: World, name: str, uuid: str, mib: int) -
     pod = a_pod(
         name, a_container(mib=mib, cores=30), pool=NODE, metadata={"annotations": annotations, "labels": {keys.ASSIGNED_NODE: NODE}}
     )
+    pod["spec"]["initContainers"] = [{"name": "init", "image": "pause"}]
     pod["spec"]["schedulerName"] = "hami-scheduler"
     pod["spec"]["nodeName"] = NODE
     await call(world, "POST", "/api/v1/namespaces/default/pods", pod)
-    await call(world, "PATCH", f"/api/v1/namespaces/default/pods/{name}/status", {"status": {"phase": "Running"}}, MERGE)
+    over = {"name": "init", "image": "pause", "imageID": "", "ready": True, "restartCount": 0}
+    over["state"] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    status = {"phase": "Running", "initContainerStatuses": [over]}
+    await call(world, "PATCH", f"/api/v1/namespaces/default/pods/{name}/status", {"status": status}, MERGE)
 
 
 async def served(world: World, pod: Pod) -> None:

@@ -130,8 +130,9 @@ class Catalog:
         """What ``pod`` holds, by its annotations; nothing of a vendor whose annotation it does not have.
 
         Raises:
-            RecordError: an annotation cannot be read.
+            RecordError: an annotation cannot be read, or is missing on a pod that was bound with one.
         """
+        records.check_present(pod, self.vendors)
         found = (records.read_assignment(pod, vendor) for vendor in self.vendors if vendor.allocated_key in pod.metadata.annotations)
         return tuple(held for held in found if held is not None)
 

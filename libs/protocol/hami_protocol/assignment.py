@@ -67,6 +67,37 @@ def _decode_entry(entry: str, position: int) -> tuple[DeviceShare, ...]:
     return tuple(shares)
 
 
+def alignment(entries: Entries, kinds: Sequence[ContainerKind], asking: Sequence[bool] | None = None) -> tuple[int, ...]:
+    """Return for each of ``entries`` the place of the container that it belongs to.
+
+    A record has an entry per container, empty ones included. The reference shortens it: v2.10 leaves out the entries of
+    containers that ask for nothing, v2.7 those of init containers. Of these forms the first one counts in which exactly the
+    containers that ask hold something; where none does, an entry's position is its container's.
+
+    Args:
+        entries: of one record.
+        kinds: of the pod's containers, in the order of the annotation.
+        asking: which containers ask for devices of the record's vendor; None where that is not known.
+
+    Raises:
+        RecordError: there are devices for more containers than the pod has.
+    """
+    count = max((place + 1 for place, entry in enumerate(entries) if entry), default=0)
+    if count > len(kinds):
+        raise RecordError(_RECORD, 0, f"devices for {count} containers; the pod has {len(kinds)}")
+    by_position = tuple(range(min(len(entries), len(kinds))))
+    if asking is None or len(entries) >= len(kinds):
+        return by_position
+    everywhere = [place for place, asks in enumerate(asking) if asks]
+    apps = [place for place, kind in enumerate(kinds) if kind is ContainerKind.APP]
+    asking_apps = [place for place in apps if asking[place]]
+    forms = ((by_position, everywhere), (everywhere, everywhere), (apps, asking_apps), (asking_apps, asking_apps))
+    for places, expected in forms:
+        if len(places) == len(entries) and [place for place, entry in zip(places, entries, strict=True) if entry] == expected:
+            return tuple(places)
+    return by_position
+
+
 def decode(
     text: str,
     vendor: str,
@@ -80,23 +111,13 @@ def decode(
         text: the annotation.
         vendor: the vendor's common word.
         containers: every container of the pod, in the order of the annotation.
-        asking: which of them ask for this vendor. The reference leaves out the entries of containers that ask for nothing (scheduler trap
-            T1): where the text is shorter than the pod, its entries go to the containers that ask, in order.
+        asking: which of them ask for this vendor, to align a record that the reference has shortened; see ``alignment``.
 
     Raises:
         RecordError: it cannot be read, or holds devices for more containers than the pod has.
     """
-    entries = list(decode_entries(text))
-    while len(entries) > len(containers) and not entries[-1]:
-        entries.pop()
-    if len(entries) > len(containers):
-        raise RecordError(_RECORD, 0, f"devices for {len(entries)} containers; the pod has {len(containers)}")
-    places = list(range(len(entries)))
-    if asking is not None and len(entries) < len(containers):
-        wanting = [place for place, wants in enumerate(asking) if wants]
-        if len(wanting) == len(entries):
-            places = wanting
-    held = dict(zip(places, entries, strict=True))
+    entries = decode_entries(text)
+    held = dict(zip(alignment(entries, [kind for _, kind in containers], asking), entries, strict=False))
     return VendorAssignment(
         vendor=vendor,
         containers=tuple(

@@ -135,7 +135,7 @@ class EnvvarMode:
             self._granting.remember(ref, found.pod.assignment, {container.container: name}, place=found.place)
         except OSError as exc:
             return Refusal(kind=RefusalKind.HOST, reason=f"{ref}: {exc}", pod=ref)
-        self._granting.served(ref, found.pod.assignment, places, container.container)
+        self._granting.served(pod, found.pod.assignment, places, container.container)
         if all(place in places or not one.shares for place, one in enumerate(found.pod.assignment.containers)):
             self._granting.succeeded(pod)
         return Answer(

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from opentelemetry.trace import Span
 
+from hami_devices import records
 from hami_devices.catalog import Catalog
 from hami_devices.vendor import Vendor
 from hami_node_agent import grant_file, grants, node_pods
@@ -264,11 +265,12 @@ class Granting:
         if msgspec.json.encode(record) != before:
             self._journal.save()
 
-    def served(self, ref: PodRef, held: VendorAssignment, places: frozenset[int], container: str) -> None:
-        """``envvar``: one container has its devices."""
+    def served(self, pod: Pod, held: VendorAssignment, places: frozenset[int], container: str) -> None:
+        """``envvar``: one container has its devices. What is left is in the form of the pod's own annotation, which may be shortened."""
         if not self.vendor.to_allocate_key:
             return
-        left = tuple(() if place in places else entry.shares for place, entry in enumerate(held.containers))
+        ref = pod_ref(pod)
+        left = tuple(() if place in places else held.containers[place].shares for place in records.places(pod, self.vendor))
         event = ContainerServed(
             pod=ref, node=self.node, container=container, vendor=self.vendor.name, to_allocate=assignment.encode_entries(left)
         )
@@ -302,7 +304,7 @@ class Granting:
             return  # refused when it is asked for
         for place in sorted(record.served):
             if held is not None and place < len(held.containers):
-                self.served(record.pod, held, frozenset(record.served), held.containers[place].container)
+                self.served(pod, held, frozenset(record.served), held.containers[place].container)
         if record.succeeded:
             self._say_succeeded(record.pod, pod)
         elif record.failed:

@@ -57,16 +57,13 @@ def pending(pod: Pod, vendor: Vendor, node: str, served: frozenset[int]) -> Pend
         and annotations.get(keys.BIND_PHASE) == "allocating"
         and keys.BIND_TIME in annotations
     )
-    left_text = annotations.get(vendor.to_allocate_key or vendor.allocated_key)
-    if not waiting or left_text is None:
+    if not waiting:
         return None
-    held = annotated(pod, vendor)
-    if held is None:
+    held, left = annotated(pod, vendor), records.read_left(pod, vendor)
+    if held is None or left is None:
         return None
-    left = assignment.decode_entries(left_text)
     done = set(served)
-    for place, container in enumerate(held.containers):
-        entry = left[place] if place < len(left) else ()
+    for place, (container, entry) in enumerate(zip(held.containers, left, strict=True)):
         if not entry:
             done.add(place)
         elif assignment.encode_entries((entry,)) != assignment.encode_entries((container.shares,)):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
+import msgspec
 from msgspec import Struct
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
-from hami_protocol.devices import PodRef
+from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import (
     AllocationEvent,
@@ -49,6 +50,10 @@ class Said(Struct, frozen=True, kw_only=True):
     begun: bool = False
     """The scheduler has said of the pod that it was assigned, or more."""
     attempt: str = ""
+    assignments: tuple[VendorAssignment, ...] = ()
+    """What it was granted, as last carried out; empty where the log no longer has that."""
+    wished: tuple[VendorAssignment, ...] = ()
+    """What the last resize asked for."""
 
 
 class Missing(Struct, frozen=True, kw_only=True):
@@ -74,12 +79,19 @@ class GrantLog:
                 pass  # what is bound is bound, and what is over is over: this word is late
             case PodAssigned():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, begun=True, attempt=event_id.rpartition("/")[2])
-            case PodAllocating() | ShareResized():
-                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=True, begun=True)
-            case ContainerServed() | AllocationSucceeded() | AllocationFailed() | ShareResizeApplied() | ShareResizeRefused():
-                earlier = self._said.get(uid)
-                announced, begun = (earlier.announced, earlier.begun) if earlier is not None else (False, False)
-                self._said[uid] = Said(pod=event.pod, node=event.node, granted=True, announced=announced, begun=begun)
+            case PodAllocating():
+                self._said[uid] = Said(
+                    pod=event.pod, node=event.node, granted=True, announced=True, begun=True, assignments=event.assignments
+                )
+            case (
+                ShareResized()
+                | ContainerServed()
+                | AllocationSucceeded()
+                | AllocationFailed()
+                | ShareResizeApplied()
+                | ShareResizeRefused()
+            ):
+                self._said[uid] = self._granted_on(event)
             case AssignmentLapsed():
                 earlier = self._said.get(uid)
                 if earlier is not None and not earlier.granted and earlier.node == event.node:
@@ -89,6 +101,24 @@ class GrantLog:
                 self._released[uid] = None
                 if len(self._released) > REMEMBERED_RELEASES:
                     self._released.popitem(last=False)
+
+    def _granted_on(self, event: AllocationEvent) -> Said:
+        """What the log says of a pod with ``event``, which says at least that it was granted something on that node."""
+        said = self._said.get(event.pod.uid)
+        if said is None or said.node != event.node:
+            said = Said(pod=event.pod, node=event.node, granted=True)
+        match event:
+            case ShareResized():
+                return msgspec.structs.replace(said, granted=True, announced=True, begun=True, wished=event.assignments)
+            case ShareResizeApplied():
+                return msgspec.structs.replace(said, granted=True, assignments=said.wished or said.assignments)
+            case _:
+                return msgspec.structs.replace(said, granted=True)
+
+    def assignments(self, uid: str, node: str) -> tuple[VendorAssignment, ...]:
+        """What the pod was granted on ``node``, as last carried out; empty where the log does not say."""
+        said = self._said.get(uid)
+        return said.assignments if said is not None and said.node == node else ()
 
     def granted(self, uid: str) -> bool:
         """Whether the log says that the pod was granted what it holds, and not only that room was reserved."""

@@ -26,9 +26,10 @@ from hami_protocol.events import (
     PodAllocating,
     PodAssigned,
     PodReleased,
+    ShareResizeApplied,
 )
 from hami_protocol.kubernetes import Node, Pod, ResourceQuota
-from hami_protocol.pods import is_terminal
+from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
 from hami_scheduler import allocations
 from hami_scheduler.allocations import GrantLog, Missing
@@ -36,7 +37,7 @@ from hami_scheduler.inventory import Fence, Inventory, InventoryChange
 from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
-from hami_scheduler.pods import Ended, PodLedger
+from hami_scheduler.pods import Ended, PodChange, PodLedger
 from hami_scheduler.releasing import Releases
 from hami_scheduler.reservations import Reservations
 from hami_scheduler.resizing import Resizes
@@ -72,11 +73,11 @@ class Picture:
         self.state = ClusterState(catalog)
         self.inventory = Inventory(self.state, catalog)
         self.resizes = Resizes()
-        self.pods = PodLedger(self.state, catalog, self.resizes)
+        self.grants = GrantLog(catalog)
+        self.pods = PodLedger(self.state, catalog, self.resizes, logged=self.grants.assignments)
         self.quotas = QuotaLimits(catalog.vendors)
         self.reservations = Reservations(longest_seconds=hold_seconds)
         self.waking = Waking(self.state, self.judge)
-        self.grants = GrantLog(catalog)
         self.verdicts = Verdicts(publish, record, clock)
         self.locks: Locks | None = None
         self._clock = clock
@@ -128,13 +129,12 @@ class Picture:
             self._over.pop(uid, None)
         self.reservations.pod_changed(old, new)
         change = self.pods.changed(old, new)
+        self._take_record(pod_ref(pod), change)
         if new is None or new.spec.node_name or is_terminal(new):
             self.waking.forget(uid)
         if new is None:
             self.verdicts.forget(uid)
             self.resizes.forget(uid)
-        if change.fenced is not None:
-            self._fenced(change.fenced)
         if change.withdrawn is not None:
             self.lapsed(change.withdrawn)
         if change.ended is not None:
@@ -143,6 +143,17 @@ class Picture:
         self.improved(change.improved, pod.metadata.namespace)
         if self.locks is not None:
             self.locks.pod_changed(old, new)
+
+    def _take_record(self, pod: PodRef, change: PodChange) -> None:
+        """Report what is wrong with the record of ``pod``."""
+        if change.fenced is not None:
+            self._fenced(change.fenced)
+        if change.recalled is not None:
+            self._metrics.unreadable_records.add(1, {"source": "pod"})
+            log.warning("pod charged by the log of grants", pod=str(pod), node=change.recalled.node, reason=change.recalled.reason)
+            if self._leading():
+                message = f"charged by its grant in the log, not by its record: {change.recalled.reason}"
+                self._record(pod, WARNING, "RecordUnreadable", message)
 
     def device_event(self, event: DeviceEvent) -> None:
         """Take what the bus says of a node."""
@@ -156,6 +167,11 @@ class Picture:
         """Take one event of the log of grants."""
         self.grants.observe(event, event_id)
         self.resize_event(event)
+        if isinstance(event, PodAllocating | ShareResizeApplied):
+            change = self.pods.granted(event.pod.uid)
+            self._take_record(event.pod, change)
+            if change.improved:
+                self.improved(change.improved, event.pod.namespace)
         match event:
             case PodReleased():
                 self._releases.heard(event.pod.uid)

@@ -8,10 +8,12 @@ fences the node of the pod until it is repaired or the pod is gone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec import Struct
 
+from hami_devices import requests
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
 from hami_protocol.devices import ContainerKind, PodRef, VendorAssignment
@@ -40,6 +42,8 @@ class PodChange(Struct, frozen=True, kw_only=True):
     improved: frozenset[str] = frozenset()
     """Nodes with more room than before."""
     fenced: Fence | None = None
+    recalled: Fence | None = None
+    """The record of the pod is unreadable or gone; it is charged by the log, and its node is not fenced."""
     ended: Ended | None = None
     withdrawn: Ended | None = None
     """A reservation of ours that came to nothing: the pod is gone, over, or bound elsewhere."""
@@ -59,13 +63,24 @@ class _Charged:
 class PodLedger:
     """Feeds ``ClusterState`` with what pods hold according to their own records."""
 
-    def __init__(self, state: ClusterState, catalog: Catalog, resizes: Resizes | None = None) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        catalog: Catalog,
+        resizes: Resizes | None = None,
+        *,
+        logged: Callable[[str, str], tuple[VendorAssignment, ...]] = lambda _uid, _node: (),
+    ) -> None:
+        """Feed ``state``; ``logged`` returns what the log of grants has of a UID on a node, empty for nothing."""
         self._state = state
+        self._logged = logged
         self._resizes = resizes or Resizes()
         self._catalog = catalog
         self._record_keys = tuple(sorted({vendor.allocated_key for vendor in catalog.vendors}))
         self._charged: dict[str, _Charged] = {}
         self._fences: dict[str, Fence] = {}
+        self._unread: dict[str, Pod] = {}
+        """By UID, bound pods that ask for devices and have no record that can be read."""
         self._foreign: set[str] = set()
         """Charged by another scheduler's word, and not bound."""
         self._asked: set[str] = set()
@@ -102,6 +117,11 @@ class PodLedger:
             return self._bound(new)
         return self._unbound(new)
 
+    def granted(self, uid: str) -> PodChange:
+        """The log has a grant of the pod: where its record is missing or unreadable, that is charged instead."""
+        pod = self._unread.get(uid)
+        return PodChange() if pod is None else self._bound(pod)
+
     def resized(self, pod: PodRef) -> frozenset[str]:
         """A resize of the pod has begun or ended: charge what it holds now. Nodes with more room than before."""
         charged, entry = self._charged.get(pod.uid), self._state.entry(pod.uid)
@@ -121,8 +141,6 @@ class PodLedger:
         if not record and uid in self._adopted:
             return PodChange()
         self._adopted.discard(uid)
-        if not record:
-            return self._withdraw_elsewhere(pod)  # bound without an assignment: what it uses of a device, nobody has granted
         shrunk = init_is_over(pod)
         earlier = self._charged.get(uid)
         if earlier is not None and earlier.record == record and earlier.node == node:
@@ -130,11 +148,28 @@ class PodLedger:
         try:
             assignments = self._catalog.read_assignments(pod)
         except RecordError as exc:
-            return self._fence(pod, node, str(exc))
+            return self._from_log(pod, record, shrunk=shrunk, reason=str(exc)) or self._fence(pod, node, str(exc))
+        if not record:  # bound without an assignment: what it uses of a device, nobody has granted
+            removed = "its record was removed"
+            return self._from_log(pod, record, shrunk=shrunk, reason=removed) or self._withdraw_elsewhere(pod)
         change = self._withdraw_elsewhere(pod)
         unfenced = self._unfence(uid)
         self._charge(pod, node, assignments, record, shrunk=shrunk)
         return PodChange(improved=change.improved | unfenced, withdrawn=change.withdrawn)
+
+    def _from_log(self, pod: Pod, record: tuple[str, ...], *, shrunk: bool, reason: str) -> PodChange | None:
+        """Charge the pod by its grant in the log, in place of its record; None where the log has none on this node."""
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        assignments = self._logged(uid, node)
+        if not assignments:
+            if record or any(requests.asked_vendors(self._catalog.vendors, each.container) for each in containers_in_order(pod)):
+                self._unread[uid] = pod
+            return None
+        change = self._withdraw_elsewhere(pod)
+        unfenced = self._unfence(uid)
+        self._charge(pod, node, assignments, record, shrunk=shrunk)
+        recalled = Fence(node=node, source=f"pod {uid}", reason=f"pod {pod_ref(pod)}: {reason}")
+        return PodChange(improved=change.improved | unfenced, withdrawn=change.withdrawn, recalled=recalled)
 
     def _unbound(self, pod: Pod) -> PodChange:
         uid = pod.metadata.uid
@@ -187,6 +222,7 @@ class PodLedger:
         return PodChange(fenced=fence)
 
     def _unfence(self, uid: str) -> frozenset[str]:
+        self._unread.pop(uid, None)
         fence = self._fences.pop(uid, None)
         if fence is None:
             return frozenset()

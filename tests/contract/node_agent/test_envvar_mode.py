@@ -218,3 +218,50 @@ def test_beside_the_references_scheduler_no_event_is_asked_for() -> None:
         assert "main" in await world.kubelet.admit(world.agent, pod)
 
     play(scenario, ENVVAR, policy=GrantPolicy(require_event=False))
+
+
+SHORT = "GPU-a,NVIDIA,1000,10:;"
+
+
+@pytest.mark.parametrize(
+    ("pod", "record", "left"),
+    [
+        pytest.param({"inits": {"i0": []}, "main": [("GPU-a", 1000, 10)]}, SHORT, ";", id="an init container without"),
+        pytest.param({"first": [], "main": [("GPU-a", 1000, 10)]}, SHORT, ";", id="an application before it without"),
+        pytest.param({"inits": {"side": []}, "sidecars": ["side"], "main": [("GPU-a", 1000, 10)]}, SHORT, ";", id="a sidecar without"),
+        pytest.param(
+            {"inits": {"i0": []}, "main": [("GPU-a", 1000, 10)], "last": []}, f"{SHORT};", ";;", id="v2.7: an entry per application"
+        ),
+    ],
+)
+def test_a_pod_whose_record_the_reference_has_shortened_is_served_and_its_record_keeps_its_form(
+    pod: dict[str, Any], record: str, left: str
+) -> None:
+    async def scenario(world: World) -> None:
+        written = {"hami.io/vgpu-devices-allocated": record, "hami.io/vgpu-devices-to-allocate": record}
+        bound = await world.pod("p", granted=False, written=written, **pod)
+        await world.lock("p")
+        answers = await world.kubelet.admit(world.agent, bound)
+        assert answers["main"].environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
+        await world.agent.outbox.wait_empty()
+        (event,) = world.said(ContainerServed)
+        assert (event.container, event.to_allocate) == ("main", left)
+        assert world.said(AllocationSucceeded)
+
+    play(scenario, ENVVAR, policy=GrantPolicy(require_event=False))
+
+
+def test_two_containers_of_a_shortened_record_are_served_one_after_the_other() -> None:
+    async def scenario(world: World) -> None:
+        record = "GPU-a,NVIDIA,1000,10:;GPU-b,NVIDIA,2000,20:;"
+        written = {"hami.io/vgpu-devices-allocated": record, "hami.io/vgpu-devices-to-allocate": record}
+        pod = await world.pod(
+            "p", granted=False, written=written, inits={"i0": []}, c0=[("GPU-a", 1000, 10)], none=[], c1=[("GPU-b", 2000, 20)]
+        )
+        await world.lock("p")
+        answers = await world.kubelet.admit(world.agent, pod)
+        assert [answers[name].environment["CUDA_DEVICE_MEMORY_LIMIT_0"] for name in ("c0", "c1")] == ["1000m", "2000m"]
+        await world.agent.outbox.wait_empty()
+        assert [event.to_allocate for event in world.said(ContainerServed)] == [";GPU-b,NVIDIA,2000,20:;", ";;"]
+
+    play(scenario, ENVVAR, policy=GrantPolicy(require_event=False))

@@ -16,6 +16,8 @@ from tests.contract.scheduler.world import World, asked, place, ref, settle, sto
 
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
 
 async def lock_of(world: World) -> str:
     node = await world.admin.get(api.NODES, "n1")
@@ -173,7 +175,7 @@ async def test_a_lock_of_a_pod_that_is_gone_is_taken_over_at_once(world: World) 
 async def test_a_lock_that_does_not_change_is_taken_over_in_the_end(world: World, text: str) -> None:
     await world.node("n1", mode="envvar", annotations={keys.NODE_LOCK: text})
     theirs = await world.pod("theirs", gpu=1)
-    await world.admin.bind(ref(theirs), "n1", annotations={keys.BIND_PHASE: "allocating"}, labels={})
+    await world.admin.bind(ref(theirs), "n1", annotations={keys.BIND_PHASE: "allocating", ALLOCATED: "GPU-other,NVIDIA,1,0:;"}, labels={})
     async with world.scheduler(options=Options(lock_expiry_seconds=20.0)) as scheduler:
         before = world.clock.monotonic()
         assert await place(scheduler, await world.pod("p1", gpu=1, gpumem=2000)) == "n1"

@@ -300,3 +300,45 @@ async def test_an_assignment_that_was_heard_is_not_said_again_though_it_was_with
         assert await scheduler.bind(ref(pod), "n1") == ""
         await asyncio.sleep(6.0)
     assert world.said() == [("PodAssigned", "p1"), ("PodAllocating", "p1")]
+
+
+ALLOCATED_KEY = "hami.io/vgpu-devices-allocated"
+
+
+@pytest.mark.parametrize("log_first", [False, True])
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param({ALLOCATED_KEY: ""}, id="emptied to nothing"),
+        pytest.param({ALLOCATED_KEY: ";"}, id="emptied"),
+        pytest.param({ALLOCATED_KEY: None}, id="removed"),
+        pytest.param({ALLOCATED_KEY: "GPU-n1,NVIDIA,lots,0:;"}, id="unreadable"),
+        pytest.param(
+            dict.fromkeys([ALLOCATED_KEY, keys.ASSIGNED_NODE, keys.ASSIGNED_TIME, keys.BIND_TIME, keys.BIND_PHASE]), id="all removed"
+        ),
+    ],
+)
+@story
+async def test_a_running_pod_whose_record_is_gone_is_charged_by_its_grant_in_the_log(
+    world: World, written: dict[str, str | None], log_first: bool
+) -> None:
+    await world.node("n1")
+    pod = await world.pod("p1", gpu=1, gpumem=20000)
+    async with world.scheduler() as scheduler:
+        assert await place(scheduler, pod) == "n1"
+    label = {"labels": {keys.ASSIGNED_NODE: None}} if None in written.values() else {}
+    await world.admin.patch(api.PODS, "p1", {"metadata": {"annotations": written, **label}}, namespace="default")
+    if not log_first:
+        world.bus.down()
+    async with world.scheduler() as scheduler:
+        if not log_first:
+            assert ALLOCATED_KEY not in written or len(written) > 1 or scheduler.picture.state.fences("n1")
+            world.bus.up()
+        await asyncio.sleep(3.0)
+        assert used_mib(scheduler) == 20000
+        assert not scheduler.picture.state.fences("n1")
+        second = await world.pod("p2", gpu=1, gpumem=20000)
+        assert "CardInsufficientMemory" in await place(scheduler, second)
+        assert ("p1", "RecordUnreadable") in [(name, reason) for name, reason, _ in await world.events()]
+        await world.delete(pod)
+        assert used_mib(scheduler) == 0

@@ -24,6 +24,8 @@ LISTED = {
 }
 """As a vendor's own plugin registers; our agent is not on the node."""
 
+ALLOCATED = "hami.io/vgpu-devices-allocated"
+
 
 async def mlu_node(world: World, lock: str | None = None) -> None:
     await world.node("n1", annotations=LISTED if lock is None else {**LISTED, LOCK.key: lock})
@@ -96,7 +98,7 @@ async def test_where_the_second_lock_cannot_be_had_the_first_is_given_back(world
     theirs = nodelock.encode(NodeLock(time=datetime(2026, 1, 1, tzinfo=UTC), namespace="default", pod="theirs"))
     await world.node("n1", annotations={**LISTED, keys.NODE_LOCK: theirs})
     other = await world.pod("theirs", gpu=1)
-    await world.admin.bind(ref(other), "n1", annotations={keys.BIND_PHASE: "allocating"}, labels={})
+    await world.admin.bind(ref(other), "n1", annotations={keys.BIND_PHASE: "allocating", ALLOCATED: "GPU-other,NVIDIA,1,0:;"}, labels={})
     async with world.scheduler() as scheduler:
         error = await binding(scheduler, await mlu_pod(world, "p1", gpu=True))
         assert "default/theirs" in error

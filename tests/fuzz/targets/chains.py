@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from hami_devices.records import read_assignment
+from hami_devices.records import read_assignment, read_left
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.errors import RecordError
@@ -180,6 +180,7 @@ def _held(data: bytes) -> Any:
     for vendor in CATALOG.vendors:
         try:
             found.append(read_assignment(pod, vendor))
+            read_left(pod, vendor)
         except RecordError as exc:
             error = exc
     if error is not None and not any(found):
@@ -195,7 +196,7 @@ TARGETS = (
         call=_held,
         refuses=(ClusterError, RecordError),
         seeds=PODS_SEEN,
-        covers=("hami_devices.records.read_assignment",),
+        covers=("hami_devices.records.read_assignment", "hami_devices.records.read_left"),
     ),
     Target(
         name="what a pod asks",

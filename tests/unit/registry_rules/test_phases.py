@@ -157,6 +157,15 @@ def test_other_grants_ask_for_nothing(phases: Phases) -> None:
 entries = st.sampled_from(["", A, B])
 
 
+def test_a_record_that_the_reference_has_shortened_is_emptied_in_its_own_form(phases: Phases) -> None:
+    pod = Pod(
+        metadata=ObjectMeta(name="p1", namespace="default", uid="u1", annotations={KEY: f"{A};", ALLOCATED: f"{A};"}),
+        spec=PodSpec(node_name="n1"),
+    )
+    phases.looked_up(pod)
+    assert carry_out(phases, served(";", "c1")) == {KEY: ";"}
+
+
 @given(st.lists(entries, max_size=5), st.lists(entries, max_size=5))
 def test_serving_only_ever_empties_entries(before: list[str], served_now: list[str]) -> None:
     current = "".join(f"{entry};" for entry in before)

@@ -248,3 +248,49 @@ def test_a_pod_that_ends_without_holding_anything_changes_nothing(world: World) 
     assert world.pods.changed(None, with_status(a_pod(), phase="Failed")) == PodChange()
     assert world.pods.changed(a_pod(), None) == PodChange()
     assert world.state.entry(a_ref().uid) is None
+
+
+def two_containers(text: str) -> Pod:
+    containers = (a_container("c0", gpu=1, mem=1000), a_container("c1", gpu=2, mem=1000))
+    return a_pod("p1", *containers, node_name="n1", annotations={ALLOCATED: text, keys.ASSIGNED_NODE: "n1"})
+
+
+ONE, TWO = "GPU-n1,NVIDIA,1000,0:", "GPU-n1,NVIDIA,1000,0:GPU-x,NVIDIA,1000,0:"
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(bound(text=""), id="emptied to nothing"),
+        pytest.param(bound(text=";"), id="emptied entry by entry"),
+        pytest.param(with_meta(bound(), annotations={keys.ASSIGNED_NODE: "n1", keys.BIND_PHASE: "success"}), id="removed"),
+        pytest.param(with_meta(bound(), annotations={}, labels={keys.ASSIGNED_NODE: "n1"}), id="all but the label removed"),
+        pytest.param(two_containers(f"{ONE};;"), id="one container's entry emptied"),
+        pytest.param(two_containers(f";{TWO};"), id="the other's"),
+        pytest.param(two_containers(f"{ONE};{ONE};"), id="one device of two left"),
+    ],
+)
+def test_a_record_that_lacks_what_its_pod_asks_for_fences_the_node(world: World, pod: Pod) -> None:
+    change = world.pods.changed(None, pod)
+    assert change.fenced is not None
+    assert "default/p1" in change.fenced.reason
+    assert world.state.fences("n1")
+    assert world.pods.changed(pod, None).improved == frozenset({"n1"})
+    assert not world.state.fences("n1")
+
+
+def test_a_record_that_is_complete_fences_nothing(world: World) -> None:
+    assert world.pods.changed(None, two_containers(f"{ONE};{TWO};")) == PodChange()
+    assert world.used_mib() == 2000
+
+
+def test_a_pod_that_asks_for_no_device_needs_no_record(world: World) -> None:
+    plain = a_pod("p1", a_container(), node_name="n1", annotations={keys.ASSIGNED_NODE: "n1"})
+    zero = a_pod("p2", gpu=0, node_name="n1", annotations={keys.ASSIGNED_NODE: "n1", ALLOCATED: ";"})
+    assert (world.pods.changed(None, plain), world.pods.changed(None, zero)) == (PodChange(), PodChange())
+
+
+def test_a_running_pod_whose_record_is_emptied_stays_charged(world: World) -> None:
+    world.pods.changed(None, bound())
+    world.pods.changed(bound(), bound(text=";"))
+    assert world.used_mib() == 5000

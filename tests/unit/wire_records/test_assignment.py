@@ -155,3 +155,40 @@ def test_serving_every_container_in_any_order_leaves_nothing(entries: assignment
     for place in order:
         text = assignment.served(text, place)
     assert text == ";" * len(entries)
+
+
+SIDECAR = ContainerKind.SIDECAR
+
+
+@pytest.mark.parametrize(
+    ("entries", "containers", "holders"),
+    [
+        pytest.param("A", "i- a+", "1", id="v2.10: an init container asks for nothing"),
+        pytest.param("A", "a- a+", "1", id="v2.10: an application before it asks for nothing"),
+        pytest.param("AB", "i- a+ a- a+", "13", id="v2.10: two that ask, with others between"),
+        pytest.param("AB", "i+ a- a+", "02", id="v2.10: an init container asks too"),
+        pytest.param("A", "s- a+ a-", "1", id="v2.10: a sidecar asks for nothing"),
+        pytest.param("A-", "i- a+ a-", "1", id="v2.7: an entry per application"),
+        pytest.param("A", "i+ a+", "1", id="v2.7: an init container asks, and is not in the record"),
+        pytest.param("AB", "i+ i- a+ a+", "23", id="v2.7: two applications"),
+        pytest.param("-A", "i- a- a+", "2", id="v2.7: the second application"),
+        pytest.param("-A", "i+ a- a+", "2", id="v2.7: the second application, an init container asks"),
+        pytest.param("A", "a+ a-", "0", id="a last entry that is left out"),
+        pytest.param("A", "a+ a+", "0", id="emptied at the end: nothing fits, so by position"),
+    ],
+)
+def test_a_shortened_record_is_aligned_so_that_those_who_ask_hold_something(entries: str, containers: str, holders: str) -> None:
+    text = "".join(";" if entry == "-" else f"{entry},NVIDIA,1,0:;" for entry in entries)
+    kinds = {"i": INIT, "s": SIDECAR, "a": APP}
+    named = [(f"c{place}", kinds[each[0]]) for place, each in enumerate(containers.split())]
+    found = assignment.decode(text, "NVIDIA", named, asking=[each[1] == "+" for each in containers.split()])
+    assert "".join(str(place) for place, container in enumerate(found.containers) if container.shares) == holders
+
+
+@given(st.lists(st.tuples(st.sampled_from([APP, INIT, SIDECAR]), st.booleans()), min_size=1, max_size=6))
+def test_what_the_references_newest_release_leaves_out_is_found_again(pod: list[tuple[ContainerKind, bool]]) -> None:
+    held = [(share(f"G{place}"),) if asks else () for place, (_, asks) in enumerate(pod)]
+    text = assignment.encode_entries(tuple(entry for entry in held if entry))
+    named = [(f"c{place}", kind) for place, (kind, _) in enumerate(pod)]
+    found = assignment.decode(text, "NVIDIA", named, asking=[asks for _, asks in pod])
+    assert [container.shares for container in found.containers] == held
