@@ -15,6 +15,7 @@ kept only behind the word that it was decided upon, and where somebody was faste
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -72,7 +73,10 @@ class Publisher(Protocol):
 
 
 Patience = Callable[[Event], float]
-"""How many seconds an event waits for somebody else's word, counted from when it was said, or from when the bus worked again; 0 for not at all."""
+"""How many seconds an event waits for somebody else's word, counted from when it was said, or from when the bus worked again.
+
+0 is not at all; infinity is until ``look_again`` is called and another answer given.
+"""
 
 
 class Turns(Protocol):
@@ -324,7 +328,8 @@ class Outbox:
             patience = 0.0 if self._patience is None else self._patience(waiting.event)
             seconds = self._patience_begins(waiting) + patience - now if patience > 0 else 0.0
             if seconds > 0:
-                soonest = max(_TICK_SECONDS, seconds if soonest is None else min(soonest, seconds))
+                if seconds < math.inf:
+                    soonest = max(_TICK_SECONDS, seconds if soonest is None else min(soonest, seconds))
                 if pod is not None:
                     waits.add(pod.uid)
                 continue

@@ -119,10 +119,16 @@ class NodeAgent:
             clock,
             source=f"/hami/node-agent/{options.node}",
             capacity=OUTBOX_CAPACITY,
-            patience=lambda event: patience_seconds(event, told=self.view.told, grants_expected=options.policy.require_event),
+            patience=lambda event: patience_seconds(
+                event,
+                told=self.view.told,
+                exists=lambda uid: self.pods.get(uid) is not None,
+                grants_expected=options.policy.require_event,
+            ),
             telemetry=telemetry,
         )
         self.view.changed.subscribe(self.outbox.look_again)
+        self.pods.changed.subscribe(self.outbox.look_again)
         self.recorder = EventRecorder(cluster, clock, "hami-node-agent", telemetry=telemetry)
         self._clock = clock
         self._shim = shim

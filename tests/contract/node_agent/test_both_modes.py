@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from hami_node_agent import grant_file
+from hami_node_agent.node_pods import annotated
 from hami_node_agent.refusals import RefusalKind, Refused
 from hami_protocol.devices import AllocationMode
 from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, PodReleased
@@ -190,6 +191,11 @@ def test_with_the_bus_down_annotations_decide_and_outcomes_go_out_once_it_is_bac
         found = await run_pod(world, pod)
         assert found["main"]["CUDA_DEVICE_MEMORY_LIMIT_0"] == "500m"
         world.bus.up()
+        await asyncio.sleep(60)
+        assert world.said(AllocationSucceeded, ContainerServed) == []  # not before the grant, which a leader publishes
+        held = annotated(pod, world.agent.vendor)
+        assert held is not None
+        await world.grant(pod_ref(pod), held)
         await world.agent.outbox.wait_empty()
         expected = [AllocationSucceeded] if mode is CDI else [ContainerServed, AllocationSucceeded]
         assert [type(event) for event in world.said(AllocationSucceeded, ContainerServed)] == expected

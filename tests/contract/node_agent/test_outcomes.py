@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from hami_node_agent.grants_view import GrantsView
@@ -24,11 +24,11 @@ GRANT = PodAllocating(pod=POD, node="n1", assignments=(), bind_time_seconds=1)
 Story = Callable[[MemoryBus, Outbox], Coroutine[Any, Any, None]]
 
 
-def tell(story: Story, *, grants_expected: bool = True) -> list[str]:
-    """Run ``story`` beside an agent's outbox; what the log then has, by event type."""
+def tell(story: Story, *, grants_expected: bool = True, pods: Collection[str] = ()) -> list[str]:
+    """Run ``story`` beside an agent's outbox, on a node with ``pods`` (UIDs); return the log's event types in order."""
 
     def patience(event: Event) -> float:
-        return patience_seconds(event, told=view.told, grants_expected=grants_expected)
+        return patience_seconds(event, told=view.told, exists=pods.__contains__, grants_expected=grants_expected)
 
     async def run() -> list[str]:
         stop = asyncio.Event()
@@ -62,6 +62,32 @@ def test_an_outcome_waits_for_its_grant_after_an_outage() -> None:
         await asyncio.sleep(0.1)
 
     assert tell(story) == ["pod_allocating", "allocation_succeeded"]
+
+
+def test_success_of_a_pod_that_exists_is_never_before_its_grant() -> None:
+    """Where no scheduler led for longer than the grace time, the log had the outcome first."""
+
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        outbox.put(SUCCESS, "u/succeeded")
+        await asyncio.sleep(10 * GRACE_SECONDS)
+        assert bus.kept(subjects.ALLOCATIONS) == ()
+        await say(bus, GRANT)
+        await asyncio.sleep(0.1)
+
+    assert tell(story, pods={"u"}) == ["pod_allocating", "allocation_succeeded"]
+
+
+def test_success_of_a_pod_that_goes_meanwhile_is_published_without_its_grant() -> None:
+    pods = {"u"}
+
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        outbox.put(SUCCESS, "u/succeeded")
+        await asyncio.sleep(10 * GRACE_SECONDS)
+        pods.clear()
+        outbox.look_again()
+        await asyncio.sleep(0.1)
+
+    assert tell(story, pods=pods) == ["allocation_succeeded"]
 
 
 def test_it_waits_as_long_as_a_scheduler_may_take_and_no_longer() -> None:

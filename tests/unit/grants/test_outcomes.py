@@ -1,8 +1,8 @@
 """How long an outcome waits for the grant that it answers."""
 
+import math
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hami_node_agent.outcomes import GRACE_SECONDS, patience_seconds
 from hami_protocol.events import (
@@ -35,20 +35,33 @@ OTHERS: list[Event] = [
 @pytest.mark.parametrize(
     ("told", "grants_expected", "waits"), [(True, True, False), (True, False, False), (False, False, False), (False, True, True)]
 )
+@pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("event", ANSWERS, ids=lambda event: type(event).__name__)
-def test_only_what_answers_a_grant_that_is_still_to_come_waits(event: Event, told: bool, grants_expected: bool, waits: bool) -> None:
+def test_only_the_answer_to_a_grant_that_is_still_to_come_waits(
+    event: Event, exists: bool, told: bool, grants_expected: bool, waits: bool
+) -> None:
     known = {POD.uid} if told else set()
-    assert (patience_seconds(event, told=known.__contains__, grants_expected=grants_expected) > 0) == waits
+    seconds = patience_seconds(event, told=known.__contains__, exists=lambda _uid: exists, grants_expected=grants_expected)
+    assert (seconds > 0) == waits
 
 
 @pytest.mark.parametrize("event", OTHERS, ids=lambda event: type(event).__name__)
-def test_what_answers_another_word_never_waits(event: Event) -> None:
-    assert patience_seconds(event, told=lambda _uid: False, grants_expected=True) == 0
+def test_the_answer_to_another_event_never_waits(event: Event) -> None:
+    assert patience_seconds(event, told=lambda _uid: False, exists=lambda _uid: True, grants_expected=True) == 0
 
 
-@given(st.sampled_from(ANSWERS), st.sets(st.sampled_from(["uid-p1", "uid-p2"])), st.booleans())
-def test_a_scheduler_that_is_back_has_time_to_speak_and_the_wait_is_bounded(event: Event, told: set[str], grants_expected: bool) -> None:
-    seconds = patience_seconds(event, told=told.__contains__, grants_expected=grants_expected)
-    assert seconds in (0.0, GRACE_SECONDS)
+@pytest.mark.parametrize("event", ANSWERS, ids=lambda event: type(event).__name__)
+def test_the_outcome_of_a_pod_that_is_gone_waits_for_a_bounded_time(event: Event) -> None:
+    seconds = patience_seconds(event, told=lambda _uid: False, exists=lambda _uid: False, grants_expected=True)
+    assert seconds == GRACE_SECONDS
     assert LONGEST_DELAY_SECONDS < GRACE_SECONDS < 30.0
-    assert (seconds == 0.0) == (not grants_expected or POD.uid in told)
+
+
+def test_only_success_of_a_pod_that_exists_waits_without_a_bound() -> None:
+    """A refusal for want of a grant has none to wait for."""
+    unbounded = {
+        type(event)
+        for event in ANSWERS
+        if patience_seconds(event, told=lambda _uid: False, exists=lambda _uid: True, grants_expected=True) == math.inf
+    }
+    assert unbounded == {ContainerServed, AllocationSucceeded}
