@@ -17,9 +17,9 @@ from hami_devices.catalog import Catalog
 from hami_devices.config import DeviceConfig, load
 from hami_devices.ownership import Writer
 from hami_protocol import keys
+from hami_runtime.kube import accounts
 from tools import manifests
 
-NAMESPACE = "hami-system"
 OPERATORS = "operators"
 API_VERSION = "admissionregistration.k8s.io/v1"
 HEADER = """\
@@ -36,7 +36,7 @@ Object = dict[str, Any]
 
 def account(writer: Writer) -> str:
     """The user name of a service."""
-    return f"system:serviceaccount:{NAMESPACE}:{writer}"
+    return accounts.user(writer, accounts.SYSTEM_NAMESPACE)
 
 
 def policies(catalog: Catalog) -> list[Object]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from hami_runtime.kube import accounts
 from tools import manifests
-from tools.admission_policies import NAMESPACE
 
 RULES = Path(__file__).resolve().parents[1] / "deploy" / "prometheus" / "hami.rules.yaml"
 HEADER = "# Rules and alerts of deploy/prometheus/hami.rules.yaml: `make docs` writes this file.\n"
@@ -21,7 +21,7 @@ def rule_object() -> dict[str, Any]:
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "hami", "namespace": NAMESPACE, "labels": labels},
+        "metadata": {"name": "hami", "namespace": accounts.SYSTEM_NAMESPACE, "labels": labels},
         "spec": yaml.safe_load(RULES.read_text()),
     }
 

@@ -15,6 +15,7 @@ import msgspec
 from hami_devices.catalog import Catalog
 from hami_devices.config import DeviceConfig, load
 from hami_rig.scheduler import configuration
+from hami_runtime.kube import accounts
 
 EXTENDER_URL = "http://127.0.0.1:9394"
 EXTENDER_NAME = "hami-scheduler"
@@ -44,7 +45,7 @@ def kube_scheduler(resources: tuple[str, ...], *, tls: bool = False) -> dict[str
     return {
         "apiVersion": body.pop("apiVersion"),
         "kind": body.pop("kind"),
-        "leaderElection": {"leaderElect": True, "resourceName": "hami-kube-scheduler", "resourceNamespace": "hami-system"},
+        "leaderElection": {"leaderElect": True, "resourceName": "hami-kube-scheduler", "resourceNamespace": accounts.SYSTEM_NAMESPACE},
         "clientConnection": {"qps": 1000, "burst": 2000},
         **body,
         "profiles": [{"schedulerName": "hami-scheduler"}],

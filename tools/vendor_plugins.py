@@ -7,9 +7,9 @@ is a component with its DaemonSet; the component around them tells webhook and a
 from __future__ import annotations
 
 from hami_devices.catalog import Catalog
+from hami_runtime.kube import accounts
 from tools.vendor_pages import members
 
-NAMESPACE = "hami-system"
 OURS = "nvidia"
 PLUGIN = """\
 # {title}: its vendor's own device plugin, on nodes labelled {family}=on. It is the vendor's program, so what it may is what such plugins do:
@@ -25,7 +25,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: hami-{family}-plugin
-  namespace: hami-system
+  namespace: hami-node-agent
   labels: {{app.kubernetes.io/name: hami, app.kubernetes.io/part-of: hami, app.kubernetes.io/component: {family}-plugin}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -43,25 +43,13 @@ metadata:
   name: hami-{family}-plugin
   labels: {{app.kubernetes.io/name: hami, app.kubernetes.io/part-of: hami, app.kubernetes.io/component: {family}-plugin}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: hami-{family}-plugin}}
-subjects: [{{kind: ServiceAccount, name: hami-{family}-plugin, namespace: hami-system}}]
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  name: hami-{family}-plugin
-  namespace: hami-system
-spec:
-  podSelector: {{matchLabels: {{app.kubernetes.io/name: hami, app.kubernetes.io/component: {family}-plugin}}}}
-  policyTypes: [Ingress, Egress]
-  egress:
-    # The API server.
-    - ports: [{{port: 443, protocol: TCP}}, {{port: 6443, protocol: TCP}}]
+subjects: [{{kind: ServiceAccount, name: hami-{family}-plugin, namespace: hami-node-agent}}]
 ---
 apiVersion: apps/v1
 kind: DaemonSet
 metadata:
   name: hami-{family}-plugin
-  namespace: hami-system
+  namespace: hami-node-agent
   labels: {{app.kubernetes.io/name: hami, app.kubernetes.io/part-of: hami, app.kubernetes.io/component: {family}-plugin}}
 spec:
   selector:
@@ -148,7 +136,7 @@ def families(catalog: Catalog) -> dict[str, tuple[str, list[str]]]:
 
 def account(family: str) -> str:
     """The user that a family's plugin is to the API server."""
-    return f"system:serviceaccount:{NAMESPACE}:hami-{family}-plugin"
+    return accounts.user(f"hami-{family}-plugin", accounts.AGENT_NAMESPACE)
 
 
 def files(catalog: Catalog) -> dict[str, str]:

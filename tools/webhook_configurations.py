@@ -13,9 +13,10 @@ from typing import Any, Literal
 from hami_devices import ownership
 from hami_devices.catalog import Catalog
 from hami_devices.config import DeviceConfig, load
+from hami_runtime.kube import accounts
 from hami_webhook.registration import Endpoint, configuration
 from tools import manifests
-from tools.admission_policies import NAMESPACE, account
+from tools.admission_policies import account
 
 SERVICE = "hami-webhook"
 HEADER = """\
@@ -28,7 +29,7 @@ def webhook_configuration(side: Literal["Mutating", "Validating"], catalog: Cata
     """One of the two."""
     body = configuration(
         side,
-        Endpoint(service=SERVICE, namespace=NAMESPACE),
+        Endpoint(service=SERVICE, namespace=accounts.SYSTEM_NAMESPACE),
         b"",
         resources=catalog.managed_resources,
         system_keys=catalog.system_pod_keys,

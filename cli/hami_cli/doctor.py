@@ -32,6 +32,7 @@ from hami_protocol.envelope import open_message
 from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
 from hami_runtime.bus.port import BusError
+from hami_runtime.kube import accounts
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.calls import CALLS
 from hami_runtime.kube.cluster import (
@@ -70,7 +71,7 @@ def doctor(
     scheduler_config: Annotated[
         str, typer.Option("--scheduler-config", help="kube-scheduler's configuration file; default: the ConfigMap, or the rig's file.")
     ] = "",
-    scheduler_namespace: Annotated[str, typer.Option("--system-namespace", help="Where HAMI is installed.")] = "hami-system",
+    scheduler_namespace: Annotated[str, typer.Option("--system-namespace", help="Where HAMI is installed.")] = accounts.SYSTEM_NAMESPACE,
     output: OutputOption = Format.TABLE,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -170,10 +171,11 @@ async def _service_rights(cluster: Cluster, namespace: str) -> list[Check]:
         if account == AUTH_CALLOUT and not await _is_there(cluster, account, namespace):
             continue
 
-        async def may(access: ResourceAccess, account: str = account) -> bool:
+        home = accounts.namespace_of(account, system=namespace)
+
+        async def may(access: ResourceAccess, account: str = account, home: str = home) -> bool:
             attributes = {key: value for key, value in msgspec.structs.asdict(access).items() if value}
-            groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-            asked = {"user": f"system:serviceaccount:{namespace}:{account}", "groups": groups, "resourceAttributes": attributes}
+            asked = {"user": accounts.user(account, home), "groups": accounts.groups(home), "resourceAttributes": attributes}
             review = await cluster.create(ACCESS_REVIEWS, {"spec": asked})
             return bool((review.get("status") or {}).get("allowed"))
 

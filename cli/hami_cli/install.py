@@ -80,8 +80,9 @@ async def _install(overlay: Path, images: Images, kubectl: Sequence[str], *, dry
     await _apply(kubectl, text, plan)
     if wait:
         for workload in plan.workloads:
-            _tell(f"waiting for {workload}")
-            await _said([*kubectl, "--namespace", installation.NAMESPACE, "rollout", "status", workload, f"--timeout={timeout_seconds}s"])
+            _tell(f"waiting for {workload.name}")
+            waiting = ["--namespace", workload.namespace, "rollout", "status", workload.name, f"--timeout={timeout_seconds}s"]
+            await _said([*kubectl, *waiting])
     _tell("installed; now label the nodes that have cards (kubectl label node NODE gpu=on), and look it over: hami doctor")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from msgspec import Struct
 
-NAMESPACE: Final = "hami-system"
 SERVICES: Final = ("node-agent", "registry", "scheduler", "webhook")
 KUBE_SCHEDULER: Final = "registry.k8s.io/kube-scheduler"
 WAITED_FOR: Final = ("StatefulSet", "Deployment", "DaemonSet")
@@ -42,13 +41,21 @@ class Images(Struct, frozen=True, kw_only=True):
         return found
 
 
+class Workload(NamedTuple):
+    """What runs pods."""
+
+    namespace: str
+    name: str
+    """As ``kind/name``."""
+
+
 class Plan(Struct, frozen=True, kw_only=True):
     """What will be applied."""
 
     count: int
     kinds: frozenset[GroupKind]
-    workloads: tuple[str, ...]
-    """Each as ``kind/name``, in the order in which they are waited for."""
+    workloads: tuple[Workload, ...]
+    """In the order in which they are waited for."""
 
     def lacking(self, served: Iterable[GroupKind]) -> str:
         """What the cluster has to have before, and has not; empty where nothing is lacking."""
@@ -68,7 +75,9 @@ def plan(text: str) -> Plan:
     return Plan(
         count=len(objects),
         kinds=frozenset((_group(each["apiVersion"]), each["kind"]) for each in objects),
-        workloads=tuple(f"{each['kind'].lower()}/{each['metadata']['name']}" for each in workloads),
+        workloads=tuple(
+            Workload(each["metadata"]["namespace"], f"{each['kind'].lower()}/{each['metadata']['name']}") for each in workloads
+        ),
     )
 
 

@@ -8,9 +8,11 @@ from typing import Annotated
 import msgspec
 import typer
 
+from hami_runtime.kube.accounts import SYSTEM_NAMESPACE
+
 FILE_NAME = "rig.json"
-REGISTRY_URL = "service://hami-system/hami-registry:api"
-SCHEDULER_URL = "service://hami-system/hami-scheduler:api"
+REGISTRY_URL = f"service://{SYSTEM_NAMESPACE}/hami-registry:api"
+SCHEDULER_URL = f"service://{SYSTEM_NAMESPACE}/hami-scheduler:api"
 
 KubeconfigOption = Annotated[
     str,

@@ -126,9 +126,7 @@ def shims(versions: Mapping[str, str]) -> Iterator[Check]:
     present = sorted({version for version in versions.values() if version})
     if len(present) > 1:
         by_version = "; ".join(f"{version} on {_some(sorted(n for n, v in versions.items() if v == version))}" for version in present)
-        remedy = (
-            "wait for the agents' roll-out, then look at nodes that lag: kubectl -n hami-system rollout status daemonset/hami-node-agent"
-        )
+        remedy = "wait for the agents' roll-out, then look at nodes that lag: kubectl -n hami-node-agent rollout status daemonset/hami-node-agent"
         yield warning("shim", f"{len(present)} versions: {by_version}", remedy)
     elif present and not without:
         yield ok("shim", f"version {present[0]} on {len(versions)} nodes")
@@ -139,7 +137,7 @@ def silent(labelled: Sequence[str], registering: Iterable[str]) -> Iterator[Chec
     known = set(registering)
     for name in labelled:
         if name not in known:
-            remedy = f"see the agent's log there: kubectl -n hami-system get pods -o wide --field-selector spec.nodeName={name}"
+            remedy = f"see the agent's log there: kubectl -n hami-node-agent get pods -o wide --field-selector spec.nodeName={name}"
             yield failed(f"agent on {name}", "it is labelled gpu=on and registers no devices", remedy)
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 from hami_protocol import subjects
 from hami_rig.kubectl import kubectl
 from hami_runtime.bus import MessageRefused
+from hami_runtime.kube import accounts
 from tests.cluster.harness import building
 from tests.cluster.harness.control_plane import ControlPlane
 from tests.contract.manifests.production import production_bus
@@ -21,7 +22,7 @@ from tests.contract.manifests.test_nats_accounts import a_message
 from tests.contract.manifests.test_nats_auth_callout import SECRET, Callout, World, connected
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
-NAMESPACE = "hami-system"
+NAMESPACE = accounts.AGENT_NAMESPACE
 KUSTOMIZE = building.ROOT / "deploy" / "kustomize"
 PLAIN = {"name": "main", "image": "pause"}
 
@@ -47,7 +48,8 @@ class RealTokens:
         """As kubelet asks for it."""
         bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"] if pod else []
         given = [f"--audience={audience}"] if audience else []
-        token = await kubectl(self._plane.admin, "create", "token", account, f"--namespace={NAMESPACE}", *given, *bound)
+        namespace = NAMESPACE if pod else accounts.namespace_of(account)
+        token = await kubectl(self._plane.admin, "create", "token", account, f"--namespace={namespace}", *given, *bound)
         return token.strip()
 
     async def kubeconfig(self, account: str) -> Path:
@@ -71,9 +73,10 @@ async def test_a_real_token_opens_the_bus_for_its_own_node_until_its_pod_is_gone
     tokens = RealTokens(plane, tmp_path)
     folder = tmp_path / "bus"
     folder.mkdir()
-    await kubectl(plane.admin, "create", "namespace", NAMESPACE)
-    for path in ("base/node-agent/rbac.yaml", "components/nats-auth-callout/rbac.yaml"):
-        await kubectl(plane.admin, "apply", f"--namespace={NAMESPACE}", "-f", str(KUSTOMIZE / path))
+    for namespace in (accounts.SYSTEM_NAMESPACE, NAMESPACE):
+        await kubectl(plane.admin, "create", "namespace", namespace)
+    await kubectl(plane.admin, "apply", f"--namespace={NAMESPACE}", "-f", str(KUSTOMIZE / "base/node-agent/rbac.yaml"))
+    await kubectl(plane.admin, "apply", "-f", str(KUSTOMIZE / "components/nats-auth-callout/rbac.yaml"))
     await tokens.apply(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other", "namespace": NAMESPACE}},
         *({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} for name in ("node-1", "node-2.example")),

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from hami_devices.config import ConfigError, DeviceConfig
 from hami_node_agent import driver, health, modes, profile, shim_install
 from hami_node_agent import sharing as sharings
 from hami_node_agent.agent import AgentOptions, NodeAgent
+from hami_node_agent.bus_certificate import BusCertificate
 from hami_node_agent.cdi import DriverEdits
 from hami_node_agent.granting import GrantPolicy
 from hami_node_agent.hardware import Hardware, HardwareError, PhysicalDevice
@@ -82,14 +84,20 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
     nvml = NvmlLibrary()
     hardware = _hardware(settings, nvml)
     paths = HostPaths(hook=settings.hook_path)
-    async with (
-        http.connect(
-            settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-node-agent", telemetry=telemetry
-        ) as cluster,
-        jetstream.connect_process(
-            settings, name=f"hami-node-agent-{settings.node_name}", inbox=subjects.inbox(settings.node_name), telemetry=telemetry
-        ) as bus,
-    ):
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(
+            http.connect(settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-node-agent", telemetry=telemetry)
+        )
+        certificate = BusCertificate(cluster, settings.nats_secret) if settings.nats_secret else None
+        bus = await stack.enter_async_context(
+            jetstream.connect_process(
+                settings,
+                name=f"hami-node-agent-{settings.node_name}",
+                tls=certificate.context if certificate else None,
+                inbox=subjects.inbox(settings.node_name),
+                telemetry=telemetry,
+            )
+        )
         agent = NodeAgent(
             AgentOptions(
                 node=settings.node_name,
@@ -132,7 +140,8 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
 
         async with HealthServer(not_ready, telemetry=telemetry, host=settings.health_host, port=settings.health_port) as health_server:
             lifecycle.announce(settings.ready_file, {"health": health_server.port})
-            await lifecycle.serve(*agent.loops, connection.run, grace_seconds=settings.grace_seconds)
+            loops = (*agent.loops, connection.run, *([certificate.run] if certificate else []))
+            await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds)
 
 
 def _command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:

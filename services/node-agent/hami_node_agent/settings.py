@@ -15,6 +15,13 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     """Each field is ``HAMI_<FIELD>``."""
 
     node_name: Annotated[str, Meta(description="name of the node that the agent runs on", min_length=1)]
+    nats_secret: Annotated[
+        str,
+        Meta(
+            description="Secret with our certificate for NATS, as NAMESPACE/NAME; replaces HAMI_NATS_CA and such",
+            pattern="^([^/]+/[^/]+)?$",
+        ),
+    ] = ""
     device_type: Annotated[str, Meta(description="which vendor's devices it serves, by the type in the annotation keys")] = "nvidia"
     device_config: Annotated[str, Meta(description="path of the cluster's device configuration; empty means its defaults")] = ""
     node_config: Annotated[str, Meta(description="path of the per-node configuration (config.json); empty means none")] = ""

@@ -9,7 +9,9 @@ from typing import Any
 
 import msgspec
 
-NAMESPACE = "hami-system"
+from hami_runtime.kube import accounts
+
+NAMESPACE = accounts.SYSTEM_NAMESPACE
 SERVICES = ("webhook", "scheduler", "registry")
 ADMIN = "admin"
 
@@ -57,6 +59,6 @@ class Users:
         return msgspec.json.format(msgspec.json.encode(body), indent=2).decode() + "\n"
 
 
-def _account(name: str) -> tuple[str, str, str]:
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}")
-    return (f"system:serviceaccount:{NAMESPACE}:{name}", *groups)
+def _account(name: str) -> tuple[str, ...]:
+    namespace = accounts.namespace_of(name)
+    return (accounts.user(name, namespace), *accounts.groups(namespace))

@@ -39,7 +39,7 @@ NOT_RUN: Final[tuple[tuple[str, str], ...]] = (
     (r"hami --install-completion.*", OWN_ACCOUNT),
     (r"hami rig up\b.*|\. \.venv/bin/activate|export (KUBECONFIG|NATS_URL)=\S*…\S*", THE_RIG),
     (r"for service in .*docker build.*|docker(-compose)? .*", IMAGES),
-    (r"kubectl label node NODE .*|kubectl (apply|delete) -k .*|kubectl .*-n hami-system .*|export HAMI_TOKEN=.*", INSTALLED),
+    (r"kubectl label node NODE .*|kubectl (apply|delete) -k .*|kubectl .*-n hami-(system|node-agent) .*|export HAMI_TOKEN=.*", INSTALLED),
     (r"kubectl create clusterrolebinding .*|kubectl proxy .*|curl .*/proxy/v1/.*", INSTALLED),
     (r"hami install(?! --dry-run).*", INSTALLED),
     (r"nats .*|.*\| jq .*|(npm|node|go) .*|cd examples/subscribers/(go|javascript)", ELSEWHERE),

@@ -16,7 +16,7 @@ from hami_runtime.bus.filters import matches
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey, read_jwt
 from hami_runtime.kube.access import User
 
-AGENT = "system:serviceaccount:hami-system:hami-node-agent"
+AGENT = "system:serviceaccount:hami-node-agent:hami-node-agent"
 SERVER = SigningKey.new(Kind.SERVER)
 ACCOUNT = SigningKey.new(Kind.ACCOUNT)
 CLIENT = SigningKey.new(Kind.USER).public

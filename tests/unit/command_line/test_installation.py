@@ -18,16 +18,16 @@ validatingadmissionpolicies                    admissionregistration.k8s.io/v1  
 OBJECTS = """\
 {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}
 ---
-{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: a}}
 ---
-{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: s}}
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: s, namespace: b}}
 """
 
 
 def test_the_bus_is_waited_for_before_who_speaks_over_it() -> None:
     plan = installation.plan(OBJECTS)
     assert plan.count == 3
-    assert plan.workloads == ("statefulset/s", "deployment/d")
+    assert plan.workloads == (("b", "statefulset/s"), ("a", "deployment/d"))
 
 
 def test_kinds_are_read_whether_or_not_they_have_short_names() -> None:

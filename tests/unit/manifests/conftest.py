@@ -33,6 +33,11 @@ class Manifests:
         (found,) = [each for each in self.of(kind) if each["metadata"]["name"] == name]
         return found
 
+    def namespace(self, workload: str) -> str:
+        """The namespace that a workload's pods are in."""
+        (found,) = [each["metadata"]["namespace"] for each in self.of(*WORKLOADS) if each["metadata"]["name"] == workload]
+        return str(found)
+
     @property
     def pods(self) -> dict[str, Object]:
         """The pod templates, by the name of their workload."""

@@ -1,5 +1,6 @@
 """How pods run: as nobody, with a read-only root and no capability, with probes, requests and a priority. Exceptions are listed here, in full."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def placed(request: pytest.FixtureRequest) -> tuple[str, Object, Object]:
 
 def test_a_container_can_gain_nothing_and_write_nowhere_but_where_it_says(placed: tuple[str, Object, Object]) -> None:
     _, _, container = placed
-    secured = dict(container["securityContext"])
+    secured = copy.deepcopy(container["securityContext"])
     if container["name"] == "install-shim":
         assert secured["capabilities"].pop("add") == ["SYS_PTRACE"]  # it looks which library processes of the host have mapped
         secured["capabilities"] = {"drop": ["ALL"]}

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from hami_runtime.kube.accounts import AGENT_NAMESPACE, SYSTEM_NAMESPACE
 from tests.unit.manifests.conftest import Manifests
 
 Object = dict[str, Any]
+NAMESPACES = {AGENT_NAMESPACE, SYSTEM_NAMESPACE}
+SECURITY = "pod-security.kubernetes.io/"
 MADE_LATER = {"hami-webhook-tls", "hami-auth-callout"}
 """Secrets that a service makes itself, or whoever installs it."""
 
@@ -14,7 +17,8 @@ MADE_LATER = {"hami-webhook-tls", "hami-auth-callout"}
 def matches(selector: Object, labels: dict[str, str]) -> bool:
     wanted = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
     return wanted and all(
-        each["operator"] == "In" and labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", ())
+        {"In": True, "NotIn": False}[each["operator"]] == (labels.get(each["key"]) in each["values"])
+        for each in selector.get("matchExpressions", ())
     )
 
 
@@ -63,36 +67,75 @@ def test_what_is_mounted_is_there(overlay: Manifests) -> None:
 
 
 def test_an_account_that_is_named_is_there(overlay: Manifests) -> None:
-    accounts = {account["metadata"]["name"] for account in overlay.of("ServiceAccount")}
-    for pod in overlay.pods.values():
-        assert pod["spec"].get("serviceAccountName") in {None, *accounts}
+    accounts = {(account["metadata"]["namespace"], account["metadata"]["name"]) for account in overlay.of("ServiceAccount")}
+    for name, pod in overlay.pods.items():
+        if account := pod["spec"].get("serviceAccountName"):
+            assert (overlay.namespace(name), account) in accounts
 
 
-def test_everything_is_in_one_namespace(overlay: Manifests) -> None:
+def test_a_pod_mounts_objects_of_its_own_namespace(overlay: Manifests) -> None:
+    there = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in overlay.of("ConfigMap")}
+    there |= {(each["metadata"]["namespace"], each["spec"]["secretName"]) for each in overlay.of("Certificate")}
+    there |= {(SYSTEM_NAMESPACE, name) for name in MADE_LATER}
+    for workload, pod in overlay.pods.items():
+        for volume in pod["spec"].get("volumes", ()):
+            named = volume.get("configMap", {}).get("name") or volume.get("secret", {}).get("secretName")
+            assert named is None or (overlay.namespace(workload), named) in there, (workload, named)
+
+
+def test_pods_that_work_on_their_node_are_in_a_namespace_of_their_own(overlay: Manifests) -> None:
     cluster_wide = {
         "Namespace", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration",
         "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
     }  # fmt: skip
     for each in overlay.objects:
-        assert each["metadata"].get("namespace") == (None if each["kind"] in cluster_wide else "hami-system"), each["metadata"]["name"]
+        assert each["metadata"].get("namespace") in ({None} if each["kind"] in cluster_wide else NAMESPACES), each["metadata"]["name"]
+    homes = {name: overlay.namespace(name) for name in overlay.pods}
+    assert homes == {name: AGENT_NAMESPACE if name == "hami-node-agent" else SYSTEM_NAMESPACE for name in homes}
+
+
+def test_pod_security_is_restricted_but_for_the_agents(overlay: Manifests) -> None:
+    enforced = {
+        each["metadata"]["name"]: {key.rpartition("/")[2]: level for key, level in each["metadata"]["labels"].items() if SECURITY in key}
+        for each in overlay.of("Namespace")
+    }
+    assert enforced == {
+        AGENT_NAMESPACE: dict.fromkeys(("enforce", "audit", "warn"), "privileged"),
+        SYSTEM_NAMESPACE: dict.fromkeys(("enforce", "audit", "warn"), "restricted"),
+    }
+
+
+def selects(peer: Object, manifests: Manifests, policy: Object, workload: str) -> bool:
+    """Whether a rule's peer is a workload's pods: a peer without a namespace selector means the policy's own namespace."""
+    home = manifests.namespace(workload)
+    if "namespaceSelector" in peer:
+        there = matches(peer["namespaceSelector"], {"kubernetes.io/metadata.name": home})
+    else:
+        there = home == policy["metadata"]["namespace"]
+    return there and matches(peer.get("podSelector", {}), labels(manifests.pods[workload]))
+
+
+def policies_of(manifests: Manifests, workload: str) -> list[Object]:
+    """The policies that a workload's pods are under."""
+    return [
+        policy
+        for policy in manifests.of("NetworkPolicy")
+        if selects({"podSelector": policy["spec"]["podSelector"]}, manifests, policy, workload)
+    ]
 
 
 def allowed(manifests: Manifests, source: str, target: str) -> set[object]:
     """Ports of ``target``'s pods that ``source``'s pods may call."""
-    from_labels, to_labels = labels(manifests.pods[source]), labels(manifests.pods[target])
     may_come: set[object] = set()
     may_go: set[object] = set()
-    for policy in manifests.of("NetworkPolicy"):
-        if matches(policy["spec"]["podSelector"], to_labels):
-            for rule in policy["spec"].get("ingress", ()):
-                if "from" not in rule or any(matches(peer.get("podSelector", {}), from_labels) for peer in rule["from"]):
-                    may_come |= {ports(manifests.pods[target]).get(port["port"], port["port"]) for port in rule["ports"]}
-        if matches(policy["spec"]["podSelector"], from_labels):
-            for rule in policy["spec"].get("egress", ()):
-                if "to" not in rule or any(
-                    "namespaceSelector" not in peer and matches(peer.get("podSelector", {}), to_labels) for peer in rule["to"]
-                ):
-                    may_go |= {port["port"] for port in rule["ports"]}
+    for policy in policies_of(manifests, target):
+        for rule in policy["spec"].get("ingress", ()):
+            if "from" not in rule or any(selects(peer, manifests, policy, source) for peer in rule["from"]):
+                may_come |= {ports(manifests.pods[target]).get(port["port"], port["port"]) for port in rule["ports"]}
+    for policy in policies_of(manifests, source):
+        for rule in policy["spec"].get("egress", ()):
+            if "to" not in rule or any(selects(peer, manifests, policy, target) for peer in rule["to"]):
+                may_go |= {port["port"] for port in rule["ports"]}
     return may_come & may_go
 
 
@@ -139,15 +182,27 @@ def test_of_what_there_are_several_one_at_a_time_goes(overlay: Manifests) -> Non
 
 
 def test_every_pod_has_a_policy_that_closes_it(overlay: Manifests) -> None:
-    closing = [policy for policy in overlay.of("NetworkPolicy") if policy["spec"]["policyTypes"] == ["Ingress", "Egress"]]
-    for name, pod in overlay.pods.items():
-        assert [policy for policy in closing if matches(policy["spec"]["podSelector"], labels(pod))], name
+    for name in overlay.pods:
+        closing = [policy for policy in policies_of(overlay, name) if policy["spec"]["policyTypes"] == ["Ingress", "Egress"]]
+        assert [policy for policy in closing if not policy["spec"].get("ingress") and not policy["spec"].get("egress")], name
 
 
 def test_a_policy_names_ports_that_somebody_listens_on(overlay: Manifests) -> None:
     for policy in overlay.of("NetworkPolicy"):
-        pods = [pod for pod in overlay.pods.values() if matches(policy["spec"]["podSelector"], labels(pod))]
+        pods = [pod for name, pod in overlay.pods.items() if policy in policies_of(overlay, name)]
         assert pods, policy["metadata"]["name"]
         for rule in policy["spec"].get("ingress", ()):
             for port in rule["ports"]:
                 assert any(port["port"] in {*ports(pod), *ports(pod).values()} for pod in pods)
+
+
+def test_who_calls_the_api_server_is_let_to(overlay: Manifests) -> None:
+    for name, pod in overlay.pods.items():
+        outward = {
+            port["port"]
+            for policy in policies_of(overlay, name)
+            for rule in policy["spec"].get("egress", ())
+            if "to" not in rule
+            for port in rule["ports"]
+        }
+        assert outward == ({443, 6443, 8443, 16443} if pod["spec"].get("serviceAccountName") else set()), name

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hami_runtime.kube import accounts
 from hami_runtime.kube.calls import BUILT_IN, CALLS, Call
 from tests.unit.manifests.conftest import AUTH_CALLOUT, SERVICES, Manifests, build
 
@@ -23,16 +24,19 @@ def calls(role: Object) -> set[Call]:
 
 def granted(manifests: Manifests, account: str) -> tuple[set[Call], set[str]]:
     """What an account may do, and which roles of Kubernetes' own it has."""
-    roles = {(role["kind"], role["metadata"]["name"]): role for role in manifests.of("Role", "ClusterRole")}
+    roles = {
+        (role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"]): role for role in manifests.of("Role", "ClusterRole")
+    }
     allowed: set[Call] = set()
     built_in: set[str] = set()
     for binding in manifests.of("RoleBinding", "ClusterRoleBinding"):
-        if {"kind": "ServiceAccount", "name": account, "namespace": "hami-system"} in binding["subjects"]:
-            key = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+        if {"kind": "ServiceAccount", "name": account, "namespace": accounts.namespace_of(account)} in binding["subjects"]:
+            kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
+            key = kind, binding["metadata"].get("namespace") if kind == "Role" else None, name
             if key in roles:
                 allowed |= calls(roles[key])
             else:
-                built_in.add(key[1])
+                built_in.add(name)
     return allowed, built_in
 
 
@@ -50,12 +54,24 @@ def test_the_auth_callout_may_ask_who_somebody_is_and_nothing_else(production: M
 
 
 def test_no_right_is_given_to_anybody_else(overlay: Manifests) -> None:
-    accounts = {account["metadata"]["name"] for account in overlay.of("ServiceAccount")}
-    assert accounts - {AUTH_CALLOUT} == {f"hami-{service}" for service in SERVICES}
+    there = {account["metadata"]["name"]: account["metadata"]["namespace"] for account in overlay.of("ServiceAccount")}
+    assert there.keys() - {AUTH_CALLOUT} == {f"hami-{service}" for service in SERVICES}
     for binding in overlay.of("RoleBinding", "ClusterRoleBinding"):
         (subject,) = binding["subjects"]
-        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", "hami-system")
-        assert subject["name"] in accounts
+        assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", there[subject["name"]])
+
+
+def test_an_agent_reads_its_own_certificate_for_the_bus_and_no_other_secret(production: Manifests) -> None:
+    allowed, _ = granted(production, accounts.AGENT)
+    of_secrets = {call for call in allowed if call.resource == "secrets"}
+    (container,) = production.pods[accounts.AGENT]["spec"]["containers"]
+    (secret,) = [each["value"] for each in container["env"] if each["name"] == "HAMI_NATS_SECRET"]
+    namespace, _, name = secret.partition("/")
+    assert of_secrets == {Call("get", "secrets", names=frozenset({name}), namespaced=True)}
+    assert allowed - of_secrets == CALLS[accounts.AGENT]
+    (role,) = [each for each in production.of("Role") if each["metadata"]["name"] == accounts.AGENT]
+    (certificate,) = [each for each in production.of("Certificate") if each["spec"]["secretName"] == name]
+    assert role["metadata"]["namespace"] == certificate["metadata"]["namespace"] == namespace
 
 
 def test_no_right_has_a_wildcard(overlay: Manifests) -> None:

@@ -141,7 +141,7 @@ def test_an_agent_shows_the_bus_a_token_that_the_callout_asks_about_and_nobody_e
     (mount,) = [each for each in containers["node-agent"]["volumeMounts"] if each["name"] == volume["name"]]
     assert read.nats_token_file == f"{mount['mountPath']}/{token['path']}"
     asks = settings.load(CalloutSettings, environment(production.pods[AUTH_CALLOUT]["spec"]["containers"][0]))
-    assert asks.agent_account == pod["serviceAccountName"]
+    assert (asks.agent_namespace, asks.agent_account) == (production.namespace("hami-node-agent"), pod["serviceAccountName"])
     assert asks.user_seconds <= token["expirationSeconds"]
 
 

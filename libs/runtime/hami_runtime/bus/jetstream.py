@@ -366,14 +366,14 @@ async def connect(
 
 @asynccontextmanager
 async def connect_process(
-    settings: ProcessSettings, *, name: str, inbox: str = on_bus.INBOX, telemetry: Telemetry = OFF
+    settings: ProcessSettings, *, name: str, tls: Tls = None, inbox: str = on_bus.INBOX, telemetry: Telemetry = OFF
 ) -> AsyncIterator[JetStreamBus]:
-    """``connect`` as a process's settings say."""
+    """``connect`` as a process's settings say; ``tls`` takes the place of the files that they name."""
     async with connect(
         settings.nats_url,
         name=name,
         credentials=Credentials.of(settings),
-        tls=tls_context(settings),
+        tls=tls or tls_context(settings),
         replicas=settings.nats_replicas,
         inbox=inbox,
         telemetry=telemetry,

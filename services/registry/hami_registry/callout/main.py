@@ -20,6 +20,7 @@ from hami_runtime.bus import jetstream
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import HealthServer
+from hami_runtime.kube import accounts
 from hami_runtime.kube import http as kube
 from hami_runtime.settings import from_command_line
 from hami_runtime.telemetry import Telemetry
@@ -30,7 +31,6 @@ ABOUT = """Lets node-agents onto the bus: each with its own token, and for its o
   hami-auth-callout [run]   answer NATS until stopped
   hami-auth-callout keys    print a Secret with a new key, for `kubectl apply -f -`, and end"""
 SECRET = "hami-auth-callout"  # noqa: S105 - the name of the object, not what is in it
-NAMESPACE = "hami-system"
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ async def run(settings: Settings, key: SigningKey) -> None:
             cluster,
             SystemClock(),
             key,
-            namespace=settings.namespace,
+            agent_namespace=settings.agent_namespace,
             agent_account=settings.agent_account,
             account=settings.bus_account,
             user_seconds=settings.user_seconds,
@@ -102,7 +102,7 @@ def new_secret() -> str:
         "kind": "Secret",
         "metadata": {
             "name": SECRET,
-            "namespace": NAMESPACE,
+            "namespace": accounts.SYSTEM_NAMESPACE,
             "labels": {
                 "app.kubernetes.io/name": "hami",
                 "app.kubernetes.io/part-of": "hami",

@@ -20,6 +20,7 @@ from hami_runtime.bus.nkeys import KeyFault, SigningKey
 from hami_runtime.bus.permissions import AUTH_QUESTIONS
 from hami_runtime.bus.port import BusUnavailable
 from hami_runtime.clock import Clock
+from hami_runtime.kube import accounts
 from hami_runtime.kube.access import AccessReviewer, User
 from hami_runtime.kube.cluster import PODS, Cluster, ClusterError, NotFound
 from hami_runtime.lifecycle import run_until
@@ -47,19 +48,19 @@ class Responder:
         clock: Clock,
         key: SigningKey,
         *,
-        namespace: str,
+        agent_namespace: str,
         agent_account: str,
         account: str,
         user_seconds: float,
         telemetry: Telemetry = OFF,
     ) -> None:
-        """Issue users of the NATS account ``account`` to the service account ``agent_account`` of ``namespace``, for ``user_seconds``."""
+        """Issue users of the NATS account ``account`` to the service account ``agent_account`` of ``agent_namespace``, for ``user_seconds``."""
         self._bus = bus
         self._cluster = cluster
         self._clock = clock
         self._key = key
-        self._namespace = namespace
-        self._agent = f"system:serviceaccount:{namespace}:{agent_account}"
+        self._namespace = agent_namespace
+        self._agent = accounts.user(agent_account, agent_namespace)
         self._account = account
         self._user_seconds = user_seconds
         self._access = AccessReviewer(cluster, clock, audiences=(TOKEN_AUDIENCE,), keep_seconds=0)
