@@ -11,7 +11,9 @@
  * The compare-and-swap is the reservation. Bringing the winner's `used` up to `next` is settling, and whoever comes
  * next does it for a winner that has not: so a winner that is stopped or killed between 4 and its own settling is
  * counted all the same, and one that is killed before 4 is not. Settling twice changes nothing, since `used` carries a
- * count of its changes. Giving back is an atomic subtraction in one's own word.
+ * count of its changes (modulo 2^20: a process that is stopped in the middle of settling for an exact multiple of 2^20
+ * changes of that word could count a reservation twice, never lose one). Giving back is an atomic subtraction in one's
+ * own word.
  *
  * Invariant: at every turn, the sum of the words, once settled, is what was admitted at that turn less what was given
  * back since. Two processes are therefore never both admitted into room for one, and of two, one always is.
@@ -20,7 +22,8 @@
  * neither touches a word that other processes write. A spare stays counted, so it takes room from others; whoever finds
  * no room shuts every spare first and counts again. Shutting is one compare-and-swap on the word from which the owner
  * takes by compare-and-swap too, so each byte is either taken or free. A shut spare is never opened again: it ends when
- * its owner next writes `used`, which gives that word another tag.
+ * its owner next writes `used`, which gives that word another tag, and is then set to zero, since a tag has 20 bits and
+ * comes round again after 2^20 changes.
  *
  * Invariant: what a slot counts for (`used`, less a spare that is shut) grows at turns alone, and is never less than
  * what its process has. So nobody is refused for a byte that is free, nor admitted for one that is not.
@@ -170,6 +173,17 @@ static inline bool reserve_take_spare(struct region_use *use, uint64_t bytes)
 	return true;
 }
 
+/* End a spare that went with an earlier `used`, before the tag of `used` comes round again. Only the slot's owner calls
+ * this; a process that shuts the spare meanwhile fails its compare-and-swap, since the word has changed. */
+static inline void reserve_end_spare(struct region_use *use)
+{
+	const uint64_t used = atomic_load_explicit(&use->used, memory_order_relaxed);
+	const uint64_t spare = atomic_load_explicit(&use->spare, memory_order_relaxed);
+
+	if (spare != 0 && !spare_is_of(spare, used))
+		atomic_store_explicit(&use->spare, 0, memory_order_relaxed);
+}
+
 static inline bool reserve_fits(uint64_t total, uint64_t bytes, uint64_t overhead_bytes, uint64_t limit_bytes)
 {
 	return quota_admits(quota_add(total, overhead_bytes), bytes, limit_bytes) &&
@@ -211,6 +225,7 @@ static inline bool reserve_take(struct region *region, unsigned device, unsigned
 		if (atomic_compare_exchange_strong(turn_word, &turn, won)) {
 			reserve_settle(region, device, won);
 			atomic_store_explicit(&use->claim, 0, memory_order_release);
+			reserve_end_spare(use);
 			return true;
 		}
 		atomic_store_explicit(&use->claim, 0, memory_order_release);
@@ -238,6 +253,7 @@ static inline bool reserve_give(struct region *region, unsigned device, unsigned
 	while (!atomic_compare_exchange_weak(
 		&use->used, &used, used_changed(used, quota_left(bytes, reserve_held(use)))))
 		;
+	reserve_end_spare(use);
 	return false;
 }
 

@@ -281,9 +281,45 @@ static void a_program_without_cuda_maps_nothing(void)
 	nothing_is_mapped_of("/region");
 }
 
+/* The driver's overhead grew under the program, so that more is in use than the limit allows: what takes no memory goes
+ * on working. */
+static void what_takes_no_memory_is_never_refused(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}}};
+	struct grant grant = rig_one(GIB, 100);
+	CUgraphExec exec;
+	CUgraphNode node;
+	CUgraph graph;
+	CUcontext context;
+	CUdeviceptr a;
+	int status;
+
+	rig_context(0);
+	CHECK_EQUAL(allocate(800 * MIB), CUDA_SUCCESS);
+	params.bytesize = 100 * MIB;
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	grant.overhead_bytes[0] = 200 * MIB;
+	rig_write(&grant);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 1), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+	if (fork() == 0) { /* nor another process's first context */
+		rig_context(0);
+		_exit(0);
+	}
+	wait(&status);
+	CHECK_EQUAL(status, 0);
+	CHECK_EQUAL(atomic_load(&rig_region()->devices[0].refused), 1);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
+		TEST(what_takes_no_memory_is_never_refused),
 		TEST(the_environment_limits_where_there_is_no_grant),
 		TEST(the_environment_counts_devices_as_the_container_has_them),
 		TEST(the_environment_can_only_lower_a_grant),

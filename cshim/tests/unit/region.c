@@ -144,6 +144,22 @@ static void no_more_than_some_megabytes_are_kept(void)
 
 enum { RACERS = 4, ROUNDS = 20000 };
 
+/* Every change of `used` gives it another tag of 20 bits: what was freed long ago stays counted once they repeat. */
+static void a_spare_of_long_ago_stays_ended(void)
+{
+	struct region *region = new_region();
+	const uint64_t small = RESERVE_SPARE_MOST, large = 2 * RESERVE_SPARE_MOST;
+
+	CHECK(reserve_take(region, 0, 1, 100 + small, 0, UINT64_MAX));
+	CHECK(reserve_give(region, 0, 1, small));
+	for (int changes = 0; changes < (1 << 20) + 2; changes += 2) {
+		CHECK(reserve_take(region, 0, 1, large, 0, UINT64_MAX));
+		CHECK_EQUAL(reserve_total(region, 0), 100 + large);
+		CHECK(!reserve_give(region, 0, 1, large));
+		CHECK_EQUAL(reserve_total(region, 0), 100);
+	}
+}
+
 static void many_processes_never_exceed_the_limit(void)
 {
 	struct region *region = new_region();
@@ -419,6 +435,7 @@ int main(int argc, char **argv)
 		TEST(what_is_freed_is_taken_again_without_a_turn),
 		TEST(what_one_keeps_is_room_for_another),
 		TEST(no_more_than_some_megabytes_are_kept),
+		TEST(a_spare_of_long_ago_stays_ended),
 		TEST(many_processes_never_exceed_the_limit),
 		TEST(what_is_free_is_never_refused_while_another_comes_and_goes),
 		TEST(of_two_that_race_for_room_for_one_exactly_one_wins),
