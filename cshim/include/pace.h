@@ -19,9 +19,10 @@
 
 #define PACE_BURST_NS (UINT64_C(20) * 1000 * 1000) /* what an idle container may catch up on */
 #define PACE_HORIZON_NS                                                                                                \
-	(UINT64_C(300) * 1000 * 1000 * 1000)  /* no debt is longer; further ahead than this is damage                  \
-					       */
-#define PACE_CHUNK_NS (UINT64_C(1000) * 1000) /* device time that a process takes at once for short kernels */
+	(UINT64_C(300) * 1000 * 1000 * 1000)          /* no debt is longer; further ahead than this is damage          \
+						       */
+#define PACE_OTHERS_NS (UINT64_C(1000) * 1000 * 1000) /* nobody waits for longer; more is damage */
+#define PACE_CHUNK_NS  (UINT64_C(1000) * 1000)        /* device time that a process takes at once for short kernels */
 
 static inline uint64_t pace_wall_ns(uint64_t device_ns, uint32_t percent)
 {
@@ -95,15 +96,77 @@ static inline void pace_served(struct region_device *device, uint64_t virtual_ns
 		;
 }
 
-/* What a kernel is taken to cost after it was measured once more. Measurements err upwards (the kernel waited for
- * somebody else's), so a lower one is believed sooner than a higher one. */
-static inline uint64_t pace_learn(uint64_t cost_ns, uint64_t measured_ns, bool first)
+/* Add what was just paid for to the work that is under way until `*until_ns`. */
+static inline void pace_busy(_Atomic uint64_t *until_ns, uint64_t now_ns, uint64_t device_ns)
 {
-	if (first)
+	uint64_t until = atomic_load_explicit(until_ns, memory_order_relaxed), next;
+
+	do
+		next = (until > now_ns && until - now_ns <= PACE_HORIZON_NS ? until : now_ns) + device_ns;
+	while (!atomic_compare_exchange_weak(until_ns, &until, next));
+}
+
+/* How long other processes of the container may keep the device from now, where this one's own work ends at `own_ns`.
+ */
+static inline uint64_t pace_others_ns(const struct region_device *device, uint64_t own_ns, uint64_t now_ns)
+{
+	const uint64_t until = atomic_load_explicit(&device->busy_until_ns, memory_order_relaxed);
+	const uint64_t from = own_ns > now_ns ? own_ns : now_ns;
+
+	return until > from && until - from <= PACE_OTHERS_NS ? until - from : 0;
+}
+
+/* What of a measurement is the kernel's own time: it may have waited for the others, who have paid for that. */
+static inline uint64_t pace_own_ns(uint64_t cost_ns, uint64_t measured_ns, uint64_t others_ns)
+{
+	if (measured_ns <= cost_ns || others_ns == 0)
 		return measured_ns;
+	return measured_ns - cost_ns > others_ns ? measured_ns - others_ns : cost_ns;
+}
+
+/* What a kernel is taken to cost after it was measured for the `count`th time: the mean of the first few measurements,
+ * then a running one. A measurement above the price and one below it weigh the same, or the price would not be the
+ * mean. */
+static inline uint64_t pace_learn(uint64_t cost_ns, uint64_t measured_ns, uint32_t count)
+{
+	const uint64_t weight = count < 8 ? count : 8;
+
 	if (measured_ns < cost_ns)
-		return cost_ns - (cost_ns - measured_ns) / 2;
-	return cost_ns + (measured_ns - cost_ns) / 8;
+		return cost_ns - (cost_ns - measured_ns) / weight;
+	return cost_ns + (measured_ns - cost_ns) / weight;
+}
+
+/* How far a measurement lies from the price, squared, on average: more is believed at once, less slowly, so that a
+ * kernel which is dear now and then is not taken for a steady one in between. */
+static inline uint64_t pace_spread(uint64_t variance, uint64_t cost_ns, uint64_t measured_ns)
+{
+	const uint64_t most = UINT32_MAX, apart = cost_ns < measured_ns ? measured_ns - cost_ns : cost_ns - measured_ns;
+	const uint64_t square = (apart < most ? apart : most) * (apart < most ? apart : most);
+
+	return square > variance ? variance + (square - variance) / 4 : variance - (variance - square) / 512;
+}
+
+/* Of how many launches in PACE_ALL one is measured. A measured launch also stands for those that were not: it is
+ * charged its difference from the price as often as launches like it go unmeasured, so the sum is right on average
+ * whatever the pattern. How far it strays from that depends on the rate: it is chosen so that after w nanoseconds of
+ * wall time the standard error is about sqrt(PACE_ERROR_NS / w) of the device (0.2 percent of it after four seconds).
+ */
+#define PACE_ALL      (UINT32_C(1) << 16)
+#define PACE_LEAST    (PACE_ALL / 64)
+#define PACE_FIRST    256 /* launches of a new kernel that are all measured; of the next ones fewer and fewer */
+#define PACE_ERROR_NS 20000.0
+#define PACE_LONG_NS  (UINT64_C(500) * 1000) /* every launch of a kernel this long is measured */
+
+static inline uint32_t pace_rate(uint64_t cost_ns, uint64_t variance, uint32_t launches, uint32_t percent)
+{
+	const double bound = (double)cost_ns * PACE_ERROR_NS * 100 / percent;
+	const double spread = (double)variance / ((double)variance + bound + 1);
+	const double length = (double)cost_ns / (double)PACE_LONG_NS;
+	const double novelty = launches == 0 ? 1 : (double)PACE_FIRST / launches;
+	const double more = spread > length ? spread : length;
+	const double rate = (novelty > more ? novelty : more) * PACE_ALL;
+
+	return rate >= PACE_ALL ? PACE_ALL : rate <= PACE_LEAST ? PACE_LEAST : (uint32_t)rate;
 }
 
 #endif

@@ -70,7 +70,8 @@ struct region_device {
 	_Atomic uint64_t turn_reserved[4];
 	_Atomic uint64_t paid_until_ns; /* compute: when all device time charged so far has been earned */
 	_Atomic uint64_t virtual_ns;    /* compute: virtual time of the last process served */
-	_Atomic uint64_t paid_reserved[6];
+	_Atomic uint64_t busy_until_ns; /* compute: when what was paid for so far has run, one thing after the other */
+	_Atomic uint64_t paid_reserved[5];
 };
 
 struct region {

@@ -220,7 +220,7 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 		return false;
 	graph->launch = (struct launch){0};
 	if (!launch_is_free(stream))
-		limiter_enter(&graph->launch, (uint64_t)(uintptr_t)exec, stream, per_thread);
+		limiter_enter(&graph->launch, (struct work){.key = (uint64_t)(uintptr_t)exec}, stream, per_thread);
 	return true;
 }
 
@@ -259,7 +259,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 	REAL(cuGraphExecDestroy);
 	if (shim != NULL) {
 		(void)table_take(&shim->graphs, (uint64_t)(uintptr_t)hGraphExec, &entry);
-		cost_forget(shim, (uint64_t)(uintptr_t)hGraphExec); /* before another has its address */
+		cost_forget(shim, (uint64_t)(uintptr_t)hGraphExec, 0); /* before another has its address */
 	}
 	return driver.cuGraphExecDestroy(hGraphExec);
 }

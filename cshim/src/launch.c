@@ -1,21 +1,22 @@
 /* launch.c: kernels, and the captures that only record them. */
 #include "limiter.h"
 
-/* Two launches of one kernel cost the same if their grids do. */
-static inline uint64_t kernel_key(CUfunction function, uint64_t x, uint64_t y, uint64_t z, uint64_t threads)
+/* Two launches of one kernel cost the same if their grids do. Nothing is hashed here: CUDA bounds a grid by 2^31-1,
+ * 65535 and 65535 blocks, a block by 1024 threads, and addresses have less than 53 bits, so no two kernels share a
+ * price. */
+static inline struct work kernel_work(CUfunction function, uint64_t x, uint64_t y, uint64_t z, uint64_t threads)
 {
-	return (uint64_t)(uintptr_t)function ^ (x * 0x9e3779b1u + y * 0x85ebca6bu + z * 0xc2b2ae35u) << 16 ^
-	       threads << 1;
+	return (struct work){.key = (uint64_t)(uintptr_t)function ^ threads << 53, .shape = x | y << 31 | z << 47};
 }
 
 /* The free way is a jump to the driver's function with the arguments as they came; the other is apart, so that it stays
  * so. */
-#define LAUNCH(symbol, parameters, arguments, key, stream, per_thread)                                                 \
+#define LAUNCH(symbol, parameters, arguments, work, stream, per_thread)                                                \
 	static __attribute__((noinline)) CUresult symbol##_limited parameters                                          \
 	{                                                                                                              \
 		struct launch launch;                                                                                  \
                                                                                                                        \
-		limiter_enter(&launch, key, stream, per_thread);                                                       \
+		limiter_enter(&launch, work, stream, per_thread);                                                      \
 		return limiter_leave(&launch, driver.symbol arguments);                                                \
 	}                                                                                                              \
                                                                                                                        \
@@ -26,7 +27,7 @@ static inline uint64_t kernel_key(CUfunction function, uint64_t x, uint64_t y, u
 								   : symbol##_limited arguments;                       \
 	}
 
-#define KERNEL_KEY kernel_key(f, gridDimX, gridDimY, gridDimZ, (uint64_t)blockDimX * blockDimY * blockDimZ)
+#define KERNEL_WORK kernel_work(f, gridDimX, gridDimY, gridDimZ, (uint64_t)blockDimX * blockDimY * blockDimZ)
 #define KERNEL_PARAMETERS                                                                                              \
 	(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,    \
 		unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,         \
@@ -34,8 +35,8 @@ static inline uint64_t kernel_key(CUfunction function, uint64_t x, uint64_t y, u
 #define KERNEL_ARGUMENTS                                                                                               \
 	(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra)
 
-LAUNCH(cuLaunchKernel, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_KEY, hStream, false)
-LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_KEY, hStream, true)
+LAUNCH(cuLaunchKernel, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_WORK, hStream, false)
+LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_WORK, hStream, true)
 
 #define COOPERATIVE_PARAMETERS                                                                                         \
 	(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,    \
@@ -44,43 +45,43 @@ LAUNCH(cuLaunchKernel_ptsz, KERNEL_PARAMETERS, KERNEL_ARGUMENTS, KERNEL_KEY, hSt
 #define COOPERATIVE_ARGUMENTS                                                                                          \
 	(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams)
 
-LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, KERNEL_KEY, hStream, false)
-LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, KERNEL_KEY, hStream, true)
+LAUNCH(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, KERNEL_WORK, hStream, false)
+LAUNCH(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS, KERNEL_WORK, hStream, true)
 
-static inline uint64_t config_key(const CUlaunchConfig *config, CUfunction f)
+static inline struct work config_work(const CUlaunchConfig *config, CUfunction f)
 {
-	return config == NULL ? 0
-			      : kernel_key(f, config->gridDimX, config->gridDimY, config->gridDimZ,
+	return config == NULL ? (struct work){0}
+			      : kernel_work(f, config->gridDimX, config->gridDimY, config->gridDimZ,
 					(uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ);
 }
 
 #define EX_PARAMETERS (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 #define EX_ARGUMENTS  (config, f, kernelParams, extra)
 
-LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, EX_ARGUMENTS, config_key(config, f), config == NULL ? NULL : config->hStream,
+LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, EX_ARGUMENTS, config_work(config, f), config == NULL ? NULL : config->hStream,
 	false)
-LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, EX_ARGUMENTS, config_key(config, f),
+LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, EX_ARGUMENTS, config_work(config, f),
 	config == NULL ? NULL : config->hStream, true)
 
-static inline uint64_t list_key(const CUDA_LAUNCH_PARAMS *first, unsigned int count)
+static inline struct work list_work(const CUDA_LAUNCH_PARAMS *first, unsigned int count)
 {
 	return first == NULL || count == 0
-		       ? 0
-		       : kernel_key(first->function, first->gridDimX, first->gridDimY, first->gridDimZ,
+		       ? (struct work){0}
+		       : kernel_work(first->function, first->gridDimX, first->gridDimY, first->gridDimZ,
 				 (uint64_t)first->blockDimX * first->blockDimY * first->blockDimZ);
 }
 
 /* One kernel on several devices at once: paid for where the caller is. */
 LAUNCH(cuLaunchCooperativeKernelMultiDevice,
 	(CUDA_LAUNCH_PARAMS * launchParamsList, unsigned int numDevices, unsigned int flags),
-	(launchParamsList, numDevices, flags), list_key(launchParamsList, numDevices),
+	(launchParamsList, numDevices, flags), list_work(launchParamsList, numDevices),
 	launchParamsList == NULL || numDevices == 0 ? NULL : launchParamsList->hStream, false)
 
-LAUNCH(cuLaunch, (CUfunction f), (f), kernel_key(f, 1, 1, 1, 0), NULL, false)
+LAUNCH(cuLaunch, (CUfunction f), (f), kernel_work(f, 1, 1, 1, 0), NULL, false)
 LAUNCH(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_width, grid_height),
-	kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), NULL, false)
+	kernel_work(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0), NULL, false)
 LAUNCH(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream),
-	(f, grid_width, grid_height, hStream), kernel_key(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0),
+	(f, grid_width, grid_height, hStream), kernel_work(f, (unsigned)grid_width, (unsigned)grid_height, 1, 0),
 	hStream, false)
 
 static void captures_add(CUresult result, int change)

@@ -71,15 +71,23 @@ static void wait_and_pay(struct shim *shim, int row, uint64_t device_ns)
 		}
 		pause_ns(wait < WAIT_SLICE_NS ? wait : WAIT_SLICE_NS);
 	}
+	if (device_ns > 0) {
+		const uint64_t now = now_ns();
+
+		pace_busy(&device->busy_until_ns, now, device_ns);
+		pace_busy(&shim->busy_until_ns[row], now, device_ns);
+	}
 	atomic_store(&use->waiting, 0);
 	pace_served(device, mine);
 	atomic_store(&shim->served_ns[row], mine + device_ns);
 	atomic_fetch_add_explicit(&use->busy_ns, device_ns, memory_order_relaxed);
 }
 
-/* Threads may lose a launch or a millisecond to each other here, a few times in a million: that is less than what a
+/* Returns whether more was paid for than this launch.
+ *
+ * Threads may lose a launch or a millisecond to each other here, a few times in a million: that is less than what a
  * kernel's cost is uncertain by, and a locked subtraction would be a third of what a launch costs. */
-static void pay(struct shim *shim, int row, uint64_t cost_ns)
+static bool pay(struct shim *shim, int row, uint64_t cost_ns)
 {
 	const int64_t price = (int64_t)cost_ns;
 	const int64_t credit = atomic_load_explicit(&shim->credit_ns[row], memory_order_relaxed);
@@ -87,24 +95,30 @@ static void pay(struct shim *shim, int row, uint64_t cost_ns)
 
 	if (credit >= price) {
 		atomic_store_explicit(&shim->credit_ns[row], credit - price, memory_order_relaxed);
-		return;
+		return false;
 	}
-	cost_collect(shim);
+	cost_catch_up(shim, row);
 	take = cost_ns > PACE_CHUNK_NS ? cost_ns : PACE_CHUNK_NS;
 	wait_and_pay(shim, row, take);
 	atomic_fetch_add_explicit(&shim->credit_ns[row], (int64_t)take - price, memory_order_relaxed);
+	atomic_fetch_add_explicit(&shim->payments[row], 1, memory_order_relaxed);
+	return true;
 }
 
-void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool per_thread)
+void limiter_enter(struct launch *launch, struct work work, CUstream stream, bool per_thread)
 {
 	struct shim *shim = shim_get();
 	uint64_t price;
 	bool measure;
 
-	*launch = (struct launch){.key = key == 0 ? 1 : key,
-		.stream = stream,
-		.per_thread = per_thread,
-		.row = shim != NULL ? launch_row(shim, stream) : ROW_NONE};
+	/* What is read of a launch that is not measured; the rest is set where it is. */
+	launch->shim = NULL;
+	launch->key = work.key == 0 ? 1 : work.key;
+	launch->shape = work.shape;
+	launch->stream = stream;
+	launch->per_thread = per_thread;
+	launch->unpriced = launch->sampled = false;
+	launch->row = shim != NULL ? launch_row(shim, stream) : ROW_NONE;
 	if (launch->row < 0)
 		return;
 	launch->shim = shim;
@@ -119,10 +133,11 @@ void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool pe
 	price = cost_of(launch, &measure);
 	if (launch->unpriced) {
 		wait_and_pay(shim, launch->row, 0);
-		launch->launched_ns = now_ns();
-	} else {
-		pay(shim, launch->row, price);
+	} else if (pay(shim, launch->row, price)) {
+		measure = true; /* the first one of each payment, so that it is known when the others come to run */
+		launch->rate = PACE_ALL;
 	}
+	launch->payment = atomic_load_explicit(&shim->payments[launch->row], memory_order_relaxed);
 	if (measure)
 		cost_measure(launch);
 }

@@ -6,9 +6,14 @@
 #include "cost.h"
 #include "shim.h"
 
-/* Where a launch may be limited: wait for its turn, pay for it, and prepare to measure it. `key` tells kernels of
- * different cost apart. */
-void limiter_enter(struct launch *launch, uint64_t key, CUstream stream, bool per_thread);
+/* What tells kernels of different cost apart: a function and its grid, exactly, or an executable graph. */
+struct work {
+	uint64_t key;
+	uint64_t shape;
+};
+
+/* Where a launch may be limited: wait for its turn, pay for it, and prepare to measure it. */
+void limiter_enter(struct launch *launch, struct work work, CUstream stream, bool per_thread);
 CUresult limiter_leave(struct launch *launch, CUresult result);
 
 /* The row that a launch into `stream` runs on, below zero for none. */

@@ -71,9 +71,13 @@ struct pool {
 
 /* What a kernel costs, learned. */
 struct cost {
-	_Atomic uint64_t key;         /* 0: the place is free */
+	_Atomic uint64_t key; /* 0: the place is free */
+	_Atomic uint64_t shape;
 	_Atomic uint64_t nanoseconds; /* 0: not known yet */
+	_Atomic uint64_t variance;    /* of a measurement about the price, in square nanoseconds */
+	_Atomic uint32_t rate;        /* of its launches so many in PACE_ALL are measured */
 	_Atomic uint32_t launches;
+	_Atomic uint32_t measured;
 	_Atomic bool assumed; /* not measured, and replaced by the first measurement */
 };
 
@@ -81,7 +85,12 @@ struct sample {
 	CUevent start;
 	CUevent end;
 	uint64_t key;
+	uint64_t shape;
 	uint64_t launched_ns;
+	uint64_t paid_ns;   /* the price at which it was launched */
+	uint64_t others_ns; /* how long others of the container might keep it waiting */
+	uint32_t payment;   /* the last one before it */
+	uint32_t rate;      /* how likely it was to be measured, in PACE_ALL */
 	int row;
 	bool unpriced; /* paid for when it is measured */
 	bool given_up; /* nobody waits for it any more */
@@ -137,8 +146,11 @@ struct shim {
 	_Atomic int captures;       /* streams being captured */
 	_Atomic uint64_t looked_ns; /* when this process last looked for dead ones before it showed a figure */
 
-	_Atomic int64_t credit_ns[GRANT_DEVICES];  /* device time paid for and not used */
-	_Atomic uint64_t served_ns[GRANT_DEVICES]; /* this process's virtual time */
+	_Atomic uint32_t payments[GRANT_DEVICES];      /* how often this process has paid */
+	_Atomic int64_t credit_ns[GRANT_DEVICES];      /* device time paid for and not used */
+	_Atomic uint64_t served_ns[GRANT_DEVICES];     /* this process's virtual time */
+	_Atomic uint64_t busy_until_ns[GRANT_DEVICES]; /* when what it paid for has run */
+	_Atomic uint64_t random;                       /* chooses which launches are measured */
 	struct cost costs[COSTS];
 	spin_lock sample_lock;
 	_Atomic int samples_open;

@@ -22,6 +22,7 @@
 extern void fakeFail(const char *function, CUresult result, int count);
 extern uint64_t fakeUsedBytes(int device);
 extern uint64_t fakeBusyNanoseconds(int device);
+extern void fakeRunFor(CUfunction function, uint64_t ns);
 
 static inline const char *rig_uuid(int device)
 {

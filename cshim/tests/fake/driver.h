@@ -18,6 +18,9 @@ uint64_t fakeUsedBytes(int device);
 /* Device time that a card has worked, by all processes. */
 uint64_t fakeBusyNanoseconds(int device);
 
+/* From its next launch on a kernel runs for `ns`, whatever its name says. */
+void fakeRunFor(CUfunction function, uint64_t ns);
+
 /* What cuGetProcAddress was asked for, by whomever in this process, from the first on; returns how often. */
 struct fake_lookup {
 	char name[64];

@@ -80,6 +80,11 @@ CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 	return CUDA_SUCCESS;
 }
 
+void fakeRunFor(CUfunction function, uint64_t ns)
+{
+	function->ns = ns;
+}
+
 struct CUctx_st *fake_stream_context(const struct CUstream_st *stream)
 {
 	return stream->context != NULL ? stream->context : fake_context();

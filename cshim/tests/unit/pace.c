@@ -147,12 +147,50 @@ static void who_was_idle_does_not_make_up_for_it(void)
 	CHECK_EQUAL(pace_join(&device, 900), 900);
 }
 
-static void a_lower_measurement_is_believed_sooner(void)
+static void a_price_is_the_mean_of_what_was_measured(void)
 {
-	CHECK_EQUAL(pace_learn(0, 80, true), 80);
-	CHECK_EQUAL(pace_learn(80, 40, false), 60);
-	CHECK_EQUAL(pace_learn(80, 160, false), 90);
-	CHECK_EQUAL(pace_learn(80, 80, false), 80);
+	uint64_t price = 80;
+
+	CHECK_EQUAL(pace_learn(80, 40, 2), 60); /* of two */
+	CHECK_EQUAL(pace_learn(60, 90, 3), 70); /* of three */
+	CHECK_EQUAL(pace_learn(80, 160, 100), 90);
+	CHECK_EQUAL(pace_learn(80, 0, 100), 70); /* as much downwards as upwards */
+	for (int i = 0; i < 1000; i++)
+		price = pace_learn(price, i % 2 ? 2000 : 1000, 8 + (uint32_t)i);
+	CHECK(price > 1400 && price < 1600);
+}
+
+static void steady_kernels_are_measured_rarely_and_others_often(void)
+{
+	CHECK_EQUAL(pace_rate(5000, 10000, 100000, 10), PACE_LEAST);
+	CHECK_EQUAL(pace_rate(10000, 0, PACE_FIRST, 10), PACE_ALL);
+	CHECK_EQUAL(pace_rate(10000, 0, 4 * PACE_FIRST, 10), PACE_ALL / 4);
+	CHECK_EQUAL(pace_rate(PACE_LONG_NS, 0, 100000, 10), PACE_ALL);
+	CHECK(pace_rate(10000, UINT64_C(100000) * 100000, 100000, 10) > PACE_ALL / 2);
+	CHECK(pace_rate(10000, UINT64_C(100000) * 100000, 100000, 50) >
+		pace_rate(10000, UINT64_C(100000) * 100000, 100000, 10));
+	CHECK_EQUAL(pace_rate(UINT64_MAX, UINT64_MAX, 100000, 1), PACE_ALL);
+	CHECK_EQUAL(pace_spread(0, 100, 300), 10000);
+	CHECK_EQUAL(pace_spread(51200, 100, 100), 51100);
+	CHECK(pace_spread(0, 0, UINT64_MAX) <= UINT64_MAX / 4 + 1);
+}
+
+static void what_others_of_the_container_run_is_not_ones_own(void)
+{
+	struct region_device device = {0};
+
+	pace_busy(&device.busy_until_ns, 1000, 500);
+	pace_busy(&device.busy_until_ns, 1200, 100); /* behind the first */
+	CHECK_EQUAL(device.busy_until_ns, 1600);
+	CHECK_EQUAL(pace_others_ns(&device, 0, 1300), 300);
+	CHECK_EQUAL(pace_others_ns(&device, 1500, 1300), 100); /* some of it is one's own */
+	CHECK_EQUAL(pace_others_ns(&device, 0, 1700), 0);
+	CHECK_EQUAL(pace_others_ns(&device, 0, 1), 1599);
+	atomic_store(&device.busy_until_ns, UINT64_MAX); /* damage */
+	CHECK_EQUAL(pace_others_ns(&device, 0, 1300), 0);
+	CHECK_EQUAL(pace_own_ns(100, 350, 200), 150);
+	CHECK_EQUAL(pace_own_ns(100, 250, 200), 100); /* never below the price, */
+	CHECK_EQUAL(pace_own_ns(100, 50, 200), 50);   /* unless it was measured so */
 }
 
 int main(int argc, char **argv)
@@ -168,7 +206,9 @@ int main(int argc, char **argv)
 		TEST(a_kernel_that_ran_for_an_hour_leaves_debts_as_they_are),
 		TEST(the_least_served_goes_first),
 		TEST(who_was_idle_does_not_make_up_for_it),
-		TEST(a_lower_measurement_is_believed_sooner),
+		TEST(a_price_is_the_mean_of_what_was_measured),
+		TEST(steady_kernels_are_measured_rarely_and_others_often),
+		TEST(what_others_of_the_container_run_is_not_ones_own),
 	};
 	return RUN_TESTS(tests, argc, argv);
 }
