@@ -21,7 +21,6 @@ HEADER = """\
 CALLOUT_HEADER = """\
 # Whoever else has a certificate shows the token of its service account: it is let in as the auth callout says, who alone has the issuer's key.
 """
-ANSWER_SECONDS = 60
 AGENT = "hami-node-agent"
 CALLOUT = "hami-auth-callout"
 ISSUER = "AUTH_ISSUER"
@@ -76,7 +75,7 @@ def _account(name: str, members: dict[str, Permissions]) -> str:
 def _user(name: str, may: Permissions) -> str:
     allowed = f"allow: {_list(may.publish)}" if may.publish else 'deny: [">"]'
     denied = f"\n            deny: {_list(may.deny_publish)}" if may.deny_publish else ""
-    answers = f'\n          allow_responses: {{max: 1, expires: "{ANSWER_SECONDS}s"}}' if may.answers else ""
+    answers = f'\n          allow_responses: {{max: 1, expires: "{permissions.ANSWER_SECONDS}s"}}' if may.answers else ""
     return f"""\
       {{
         user: "{name}"

@@ -298,6 +298,18 @@ _SCHEDULING: Final[tuple[Sign, ...]] = (
         "hami doctor",
     ),
     _sign(
+        r"node agent not serving|agent does not serve pods now|takes no pods now",
+        "nodes are held, since their agent does not serve pods",
+        "wait for the agent there to be back; if it does not come, look at its pod on that node, and at kubelet",
+        _EXPLAIN,
+    ),
+    _sign(
+        r"NodeInsufficientAllocatable|devices allocatable",
+        "kubelet has too few devices allocatable",
+        "see that the node-agent is ready there; kubelet counts its devices some seconds after it has registered",
+        "kubectl describe nodes",
+    ),
+    _sign(
         r"cannot be read|invalid device request|unreadable record|request refused",
         "a record or the request cannot be read",
         "mend the field that is named",

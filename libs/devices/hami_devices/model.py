@@ -18,6 +18,8 @@ class Reason(StrEnum):
     DEVICE_COUNT = "NodeInsufficientDevice"
     UNREGISTERED = "node unregistered"
     UNAVAILABLE = "node not reporting"
+    AGENT = "node agent not serving"
+    ALLOCATABLE = "NodeInsufficientAllocatable"
     FENCED = "node has an unreadable record"
     HEALTH = "CardNotHealth"
     CORDON = "CardCordoned"
@@ -122,6 +124,17 @@ class PodRequest:
     def asks(self) -> bool:
         """Whether any container asks for a device at all."""
         return any(container.requests for container in self.containers)
+
+    def device_ids(self, vendor: str) -> int:
+        """How many device ids of ``vendor`` kubelet allocates to the pod: ids of an init container go to later containers too."""
+        running = peak = 0
+        for container in self.containers:
+            asked = sum(request.count for request in container.requests if request.vendor == vendor)
+            if container.kind is ContainerKind.INIT:
+                peak = max(peak, running + asked)
+            else:
+                running += asked
+        return max(peak, running)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -141,6 +141,8 @@ def _uuids(misfit: Misfit) -> str:
 _PLAIN: Final[dict[Reason, str]] = {
     Reason.UNREGISTERED: "node has registered no {vendor} device",
     Reason.UNAVAILABLE: "node has not registered its {vendor} devices for a while",
+    Reason.AGENT: "the node's {vendor} agent does not serve pods now",
+    Reason.ALLOCATABLE: "kubelet has too few {vendor} devices allocatable",
     Reason.FENCED: "a record on the node, or of a pod on it, cannot be read",
     Reason.HEALTH: "{count} of {total} cards unhealthy",
     Reason.CORDON: "{count} of {total} cards cordoned",

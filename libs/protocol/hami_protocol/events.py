@@ -35,6 +35,10 @@ class DevicesReported(_Event, frozen=True, kw_only=True, tag="devices_reported")
     third_party: bool = False
     """Read by the registry from annotations that a vendor's own plugin wrote."""
     shim_version: str = ""
+    not_serving: Annotated[str, Meta(max_length=256)] = ""
+    """Why the agent serves no new pods now, as before it stops or while kubelet does not watch its devices; empty where it serves them."""
+    answers: bool = False
+    """The agent answers on ``subjects.ask_agent``: while it does not, it is gone."""
 
 
 class LivenessChanged(_Event, frozen=True, kw_only=True, tag="liveness_changed"):

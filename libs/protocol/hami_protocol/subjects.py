@@ -68,6 +68,8 @@ ASK_SIMULATE = "hami.v1.ask.simulate"
 ASK_INVENTORY = "hami.v1.ask.inventory"
 ASK_HOLDINGS = "hami.v1.ask.holdings"
 
+ALL_ASK_AGENT = "hami.v1.agent.*.*"
+
 _RESERVED: Final = re.compile(r"[ \t\r\n*>_\0]")
 
 
@@ -145,6 +147,11 @@ def verdict(namespace: str, pod: str) -> str:
 def usage(node: str) -> str:
     """Where a node's agent reports measured use."""
     return f"hami.v1.usage.{token(node)}"
+
+
+def ask_agent(node: str, device_type: str) -> str:
+    """Where the scheduler asks a node's agent, before it binds a pod there, whether it serves pods."""
+    return f"hami.v1.agent.{token(node)}.{token(device_type)}"
 
 
 def inbox(node: str) -> str:

@@ -1,4 +1,6 @@
-"""Carries out bind: charge, lock where the node needs it, one Binding, then the event. Any failure undoes exactly what was done.
+"""Carries out bind: charge, lock where the node needs it, ask the node's agent, one Binding, then the event.
+
+Any failure undoes exactly what was done.
 
 A Binding whose fate is not known at the deadline keeps its charge; it is looked up until the cluster says, and while it is open the pod gets no other
 node. Invariant: room is given to another pod only after the Binding that used it can no longer take effect.
@@ -20,6 +22,7 @@ from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
 from hami_runtime.lifecycle import sleep_until
 from hami_scheduler import allocations, binding
+from hami_scheduler.agents import Agents
 from hami_scheduler.binding import Binding, Fate, Outcome
 from hami_scheduler.locks import Locks
 from hami_scheduler.nodelock import LockUnavailable
@@ -54,6 +57,7 @@ class Binder:
         clock: Clock,
         *,
         locks: Locks,
+        agents: Agents,
         publish: Publish,
         record: Record,
         leading: Callable[[], bool],
@@ -63,6 +67,7 @@ class Binder:
         self._cluster = cluster
         self._clock = clock
         self._locks = locks
+        self._agents = agents
         self._publish = publish
         self._record = record
         self._leading = leading
@@ -96,6 +101,8 @@ class Binder:
                     await self._locks.acquire(node, ref, key=lock, deadline=deadline)
             except LockUnavailable as exc:
                 return self._undo(ref, node, str(exc))
+            if held := await self._agents.obstacle(node, [given.vendor for given in assignments]):
+                return self._undo(ref, node, held)
             if assignments and self._picture.state.entry(uid) is None:  # deleted while it stood in line
                 self._locks.release(node, ref)
                 return f"pod {ref} has gone meanwhile"

@@ -20,10 +20,10 @@ from hami_devices import registrations
 from hami_devices.catalog import Catalog
 from hami_devices.topology import PairScores
 from hami_devices.vendor import Vendor
-from hami_protocol import handshake, keys
+from hami_protocol import handshake, keys, quantities
 from hami_protocol.cordon import cordoned
 from hami_protocol.devices import AllocationMode, RegisteredDevice, VendorAssignment
-from hami_protocol.errors import RecordError
+from hami_protocol.errors import QuantityError, RecordError
 from hami_protocol.events import DevicesReported, LivenessChanged
 from hami_protocol.kubernetes import Node
 from hami_scheduler.placement import ClusterState
@@ -80,6 +80,10 @@ class _NodeRecord:
     given_up: frozenset[str] = frozenset()
     """Device types whose handshake annotation says that an older scheduler gave them up."""
     mode: AllocationMode | None = None
+    allocatable: dict[str, int | None] = field(default_factory=dict)
+    """By vendor, how many device ids kubelet has allocatable; None where it lists none."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """By vendor, what of that was last given to the state; missing means no limit."""
     cordoned: frozenset[str] = frozenset()
     pair_text: str = ""
     pair_scores: PairScores | None = None
@@ -116,6 +120,7 @@ class Inventory:
         record.node = node
         for vendor in self._catalog.vendors:
             _read_registration(record, vendor, node)
+            record.allocatable[vendor.name] = _allocatable(node, vendor.count_resource)
         record.given_up = frozenset(vendor.device_type for vendor in self._catalog.vendors if _gave_up(annotations, vendor))
         record.mode = _mode(annotations.get(keys.ALLOCATION_MODE))
         _read_pair_scores(record, next((annotations.get(v.pair_scores_key, "") for v in self._catalog.vendors if v.pair_scores_key), ""))
@@ -182,6 +187,7 @@ class Inventory:
                 devices[vendor.name] = registrations.on_node(vendor, chosen, record.node)
         improved = self._apply_devices(name, record, devices, known=bool(devices or errors))
         improved |= self._apply_liveness(name, record)
+        improved |= self._apply_allocatable(name, record)
         fenced = tuple(
             Fence(node=name, source=source, reason=reason) for source, reason in errors.items() if record.fenced.get(source) != reason
         )
@@ -212,6 +218,48 @@ class Inventory:
                 record.available[vendor.name] = available
                 improved |= available
         return improved
+
+    def _apply_allocatable(self, name: str, record: _NodeRecord) -> bool:
+        """Limit pods to what kubelet has allocatable. No count at all means that our agent has not registered with kubelet.
+
+        Of a vendor's own plugin only 0 counts: what it registers is not always what it counts for kubelet.
+        """
+        improved = False
+        for vendor in self._catalog.vendors:
+            if vendor.name not in record.devices and vendor.name not in record.limits:
+                continue
+            count = record.allocatable.get(vendor.name)
+            if _is_ours(record, vendor.device_type):
+                limit: int | None = count or 0
+            else:
+                limit = 0 if count == 0 else None
+            before = record.limits.get(vendor.name)
+            if limit == before:
+                continue
+            self._state.set_allocatable(name, vendor.name, limit)
+            if limit is None:
+                del record.limits[vendor.name]
+            else:
+                record.limits[vendor.name] = limit
+            improved |= before is not None and (limit is None or limit > before)
+        return improved
+
+
+def _is_ours(record: _NodeRecord, device_type: str) -> bool:
+    """Whether an agent of ours registers the devices, rather than their vendor's own plugin."""
+    reported, annotated = record.reported.get(device_type), record.annotated.get(device_type)
+    return (reported is not None and not reported.third_party) or (annotated is not None and annotated.generation > 0)
+
+
+def _allocatable(node: Node, resource: str) -> int | None:
+    """How many of ``resource`` kubelet has allocatable; None where it lists none, 0 where that is no number."""
+    text = (node.status.allocatable or {}).get(resource)
+    if text is None:
+        return None
+    try:
+        return int(quantities.exact(text))
+    except QuantityError:
+        return 0
 
 
 def _read_registration(record: _NodeRecord, vendor: Vendor, node: Node) -> None:

@@ -66,9 +66,10 @@ class KeptPods:
 
 
 def _read_of(status: PodStatus) -> PodStatus:
-    """What is read of a status: its phase, the conditions that say something is as it should not be, and which containers run or have ended."""
+    """What is read of a status: phase and reason, the conditions that say something is as it should not be, and which containers run or ended."""
     return PodStatus(
         phase=status.phase,
+        reason=status.reason,
         nominated_node_name=status.nominated_node_name,
         conditions=tuple(each for each in status.conditions or () if _tells(each)) or None,
         init_container_statuses=_states(status.init_container_statuses),

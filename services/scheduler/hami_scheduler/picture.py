@@ -38,10 +38,11 @@ from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodChange, PodLedger
+from hami_scheduler.presence import UNEXPECTED_ADMISSION_ERROR, Change, Presence
 from hami_scheduler.releasing import Releases
 from hami_scheduler.reservations import Reservations
 from hami_scheduler.resizing import Resizes
-from hami_scheduler.verdicts import WARNING, Publish, Record, Verdicts
+from hami_scheduler.verdicts import NORMAL, WARNING, Publish, Record, Verdicts
 from hami_scheduler.waking import Waking
 
 log = structlog.get_logger()
@@ -72,6 +73,7 @@ class Picture:
         self.catalog = catalog
         self.state = ClusterState(catalog)
         self.inventory = Inventory(self.state, catalog)
+        self.presence = Presence(self.state, catalog)
         self.resizes = Resizes()
         self.grants = GrantLog(catalog)
         self.pods = PodLedger(self.state, catalog, self.resizes, logged=self.grants.assignments)
@@ -115,6 +117,8 @@ class Picture:
         node = new or old
         if node is not None:
             name = node.metadata.name
+            if new is None:
+                self.presence.forget(name)
             self._take(name, self.inventory.node_changed(name, new))
             if self.locks is not None:
                 self.locks.node_changed(name, new)
@@ -127,6 +131,8 @@ class Picture:
         uid = pod.metadata.uid
         if new is not None and not is_terminal(new):
             self._over.pop(uid, None)
+        if new is not None:
+            self._look_whether_rejected(new)
         self.reservations.pod_changed(old, new)
         change = self.pods.changed(old, new)
         self._take_record(pod_ref(pod), change)
@@ -155,11 +161,34 @@ class Picture:
                 message = f"charged by its grant in the log, not by its record: {change.recalled.reason}"
                 self._record(pod, WARNING, "RecordUnreadable", message)
 
+    def _look_whether_rejected(self, pod: Pod) -> None:
+        """Hold the node of a pod that kubelet could not give what it was bound with, before what it held is given to another."""
+        if pod.status.phase != "Failed" or pod.status.reason != UNEXPECTED_ADMISSION_ERROR:
+            return
+        entry = self.state.entry(pod.metadata.uid)
+        if entry is None or entry.node != pod.spec.node_name:
+            return  # it has been seen before, or holds nothing
+        vendors = [each.vendor for each in entry.assignments]
+        for change in self.presence.rejected(entry.node, vendors, str(entry.pod), self._clock.monotonic()):
+            self.agent_changed(change)
+
+    def agent_changed(self, change: Change | None) -> None:
+        """A node is held since its agent does not serve it, or is held no more."""
+        if change is None:
+            return
+        node, reason = change.key.node, change.reason
+        log.info("node held" if reason else "node held no more", node=node, device_type=change.key.device_type, reason=reason)
+        if not reason:
+            self.improved(frozenset({node}))
+        elif self._leading():
+            self._record(node, NORMAL if change.announced else WARNING, "NodeHeld", f"takes no new pods now: {reason}")
+
     def device_event(self, event: DeviceEvent) -> None:
         """Take what the bus says of a node."""
         match event:
             case DevicesReported():
                 self._take(event.node, self.inventory.reported(event))
+                self.agent_changed(self.presence.reported(event))
             case LivenessChanged():
                 self._take(event.node, self.inventory.liveness_changed(event))
 

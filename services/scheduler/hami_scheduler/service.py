@@ -34,6 +34,7 @@ from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import dryrun, series, volcano, wire
 from hami_scheduler.adopting import Adopting
+from hami_scheduler.agents import Agents
 from hami_scheduler.allocations import Missing
 from hami_scheduler.binder import Binder
 from hami_scheduler.explaining import Explanation, explain
@@ -148,11 +149,14 @@ class Scheduler:
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
         self.pods.subscribe(self.picture.pod_changed)
+        self._agents = Agents(bus, clock, self.picture.presence, changed=self.picture.agent_changed)
+        telemetry.gauge("hami_scheduler_held_nodes", "nodes whose agent does not serve new pods", lambda: self.picture.presence.held_count)
         self._binder = Binder(
             self.picture,
             cluster,
             clock,
             locks=self.locks,
+            agents=self._agents,
             publish=self._say,
             record=self._events.record,
             leading=self.leads,
@@ -295,6 +299,7 @@ class Scheduler:
             self._feeds.follow_allocations,
             self._tending.run,
             self._binder.run,
+            self._agents.run,
             self.locks.run,
         )
         return own if self._elector is None else (*own, self._elector.run, self._read_pods_anew)

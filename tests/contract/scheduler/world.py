@@ -27,6 +27,8 @@ from hami_scheduler.service import Options, Scheduler
 from hami_scheduler.wire import ExtenderArgs, FilterAnswer
 from tests.builders import a_device
 
+GPU = "nvidia.com/gpu"
+
 
 class World:
     """One cluster, one bus, and any number of schedulers on them."""
@@ -81,6 +83,8 @@ class World:
             await self.admin.patch(api.NODES, name, {"metadata": {"annotations": given}})
         else:
             body["metadata"]["annotations"] = {key: value for key, value in given.items() if value is not None}
+            shares = str(sum(card.shares for card in cards))
+            body["status"] = {"capacity": {GPU: shares}, "allocatable": {GPU: shares}}
             await self.admin.create(api.NODES, body)
         await settle()
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from hami_protocol import cloud_events
+from hami_protocol import agent_answer, cloud_events
 from hami_protocol.envelope import Message, open_message
-from hami_protocol.errors import EventError
+from hami_protocol.errors import EventError, ProtocolError
 from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import SimulationQuestion
 from hami_registry.callout import claims
@@ -236,6 +236,13 @@ TARGETS = (
         refuses=(KeyFault,),
         seeds=(_authorization(), b"a.b.c"),
         covers=("hami_registry.callout.claims.read", "hami_runtime.bus.nkeys.read_jwt"),
+    ),
+    Target(
+        name="agent's answer",
+        call=agent_answer.decode,
+        refuses=(ProtocolError,),
+        seeds=(b"{}", b'{"notServing":"the agent is about to stop"}'),
+        covers=("hami_protocol.agent_answer.decode",),
     ),
     Target(
         name="wish to resize",

@@ -246,6 +246,11 @@ class LedgerMachine(RuleBasedStateMachine):
         (self.state.fence(node, "register", "broken") if fenced else self.state.unfence(node, "register"))
         self.state.set_available(node, "NVIDIA", available)
 
+    @rule(node=st.sampled_from(NODES), count=st.sampled_from([None, 0, 3, 20]), reason=st.sampled_from(["", "its agent stops"]))
+    def agents_stop_and_kubelet_counts_anew(self, node: str, count: int | None, reason: str) -> None:
+        self.state.set_allocatable(node, "NVIDIA", count)
+        self.state.hold(node, "NVIDIA", reason)
+
     @invariant()
     def columns_and_entries_agree(self) -> None:
         if hasattr(self, "state"):

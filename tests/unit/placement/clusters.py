@@ -132,6 +132,10 @@ def clusters(draw: st.DrawFn, *, pods: int = 4) -> ClusterState:
         state.fence(draw(st.sampled_from(NODES)), "annotation", "cannot be read")
     if draw(st.booleans()):
         state.set_available(draw(st.sampled_from(NODES)), draw(st.sampled_from(VENDORS)), False)
+    if draw(st.booleans()):
+        state.hold(draw(st.sampled_from(NODES)), draw(st.sampled_from(VENDORS)), "its agent is about to stop")
+    if draw(st.booleans()):
+        state.set_allocatable(draw(st.sampled_from(NODES)), draw(st.sampled_from(VENDORS)), draw(st.integers(0, 5)))
     return state
 
 

@@ -177,6 +177,44 @@ def test_c7_a_silent_node_takes_no_new_pods_and_keeps_its_charges() -> None:
     assert where(state.judge(a_request(memory_mib=1), ["n1"], uid="u"))[0] == "n1"
 
 
+def test_a_node_whose_agent_does_not_serve_takes_no_new_pods_and_says_why() -> None:
+    state = ClusterState(Catalog())
+    state.hold("n1", "NVIDIA", "its agent is about to stop")
+    state.upsert_node("n1", {"NVIDIA": (a_device(),)})
+    refused = state.judge(a_request(memory_mib=1), ["n1"], uid="u")
+    assert isinstance(refused, Refusal)
+    assert refused.failed == {"n1": "node agent not serving"}
+    assert refused.summary.endswith("the node's NVIDIA agent does not serve pods now: its agent is about to stop")
+    assert state.explain(a_request(memory_mib=1)).nodes[0].detail.endswith("its agent is about to stop")
+    state.hold("n1", "NVIDIA", "")
+    assert where(state.judge(a_request(memory_mib=1), ["n1"], uid="u"))[0] == "n1"
+
+
+@pytest.mark.parametrize(("allocatable", "placed"), [(0, 0), (1, 1), (3, 3), (20, 20), (None, 20)])
+def test_pods_hold_no_more_devices_than_kubelet_has_allocatable(allocatable: int | None, placed: int) -> None:
+    state = a_cluster(n1=2)  # of 10 shares each
+    state.set_allocatable("n1", "NVIDIA", allocatable)
+    found = 0
+    while isinstance(placement := state.judge(a_request(memory_mib=1, cores=0), ["n1"], uid=f"u{found}"), Placement):
+        state.reserve(a_ref(f"p{found}", uid=f"u{found}"), placement, now=0.0)
+        found += 1
+    assert found == placed
+    if allocatable is not None and allocatable < 20:
+        assert placement.failed == {"n1": "NodeInsufficientAllocatable"}
+        assert f"too few NVIDIA devices allocatable: {allocatable}, of which {placed} are taken" in placement.summary
+
+
+def test_a_pod_that_asks_for_more_devices_than_are_left_waits_and_shares_on_sick_cards_are_not_counted() -> None:
+    state = ClusterState(Catalog())
+    state.upsert_node("n1", {"NVIDIA": (a_device("sick", healthy=False), a_device("well"))})
+    charge(state, "n1", "sick", 100, 0)
+    state.set_allocatable("n1", "NVIDIA", 1)
+    assert isinstance(state.judge(a_request(memory_mib=1), ["n1"], uid="u"), Placement)
+    state = a_cluster(n1=2)
+    state.set_allocatable("n1", "NVIDIA", 1)
+    assert state.judge(a_request(count=2, memory_mib=1), ["n1"], uid="u").failed == {"n1": "NodeInsufficientAllocatable"}
+
+
 def test_where_no_release_helps_is_said_apart() -> None:
     state = a_cluster(few=1, full=2)
     state.upsert_node("typed", {"NVIDIA": (a_device("t0", type="NVIDIA A100"), a_device("t1", type="NVIDIA A100"))})

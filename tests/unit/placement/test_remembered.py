@@ -28,7 +28,7 @@ def answer(state: ClusterState, request: PodRequest, candidates: tuple[str, ...]
 def changes(draw: st.DrawFn, state: ClusterState) -> None:
     """One thing that happens to some node."""
     node = draw(st.sampled_from((*MANY, "later-1", "later-2")))
-    match draw(st.sampled_from(["register", "remove", "place", "release", "fence", "unfence", "silent", "back"])):
+    match draw(st.sampled_from(["register", "remove", "place", "release", "fence", "unfence", "hold", "count", "silent", "back"])):
         case "register":
             has = {vendor: draw(devices(node, vendor)) for vendor in draw(st.sampled_from([("NVIDIA",), ("OTHER",), ("NVIDIA", "OTHER")]))}
             state.upsert_node(node, has, pair_scores=draw(pair_scores([each.uuid for listed in has.values() for each in listed])))
@@ -44,6 +44,10 @@ def changes(draw: st.DrawFn, state: ClusterState) -> None:
             state.fence(node, "annotation", "cannot be read")
         case "unfence":
             state.unfence(node, "annotation")
+        case "hold":
+            state.hold(node, draw(st.sampled_from(["NVIDIA", "OTHER"])), draw(st.sampled_from(["", "its agent is about to stop"])))
+        case "count":
+            state.set_allocatable(node, draw(st.sampled_from(["NVIDIA", "OTHER"])), draw(st.sampled_from([None, 0, 1, 2, 3, 20])))
         case said:
             state.set_available(node, draw(st.sampled_from(["NVIDIA", "OTHER"])), said == "back")
 

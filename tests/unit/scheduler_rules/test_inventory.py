@@ -1,11 +1,13 @@
 """Which copy of a registration counts, and what fences a node."""
 
+import msgspec
 import pytest
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys, registration
 from hami_protocol.devices import AllocationMode, RegisteredDevice
 from hami_protocol.events import DevicesReported, LivenessChanged
+from hami_protocol.kubernetes import NodeStatus
 from hami_scheduler.inventory import Inventory, InventoryChange
 from hami_scheduler.placement import ClusterState, Placement, Refusal
 from tests.builders import a_device, a_node, a_request
@@ -28,8 +30,11 @@ class World:
         self.state = ClusterState(Catalog())
         self.inventory = Inventory(self.state, Catalog())
 
-    def node(self, annotations: dict[str, str]) -> InventoryChange:
-        return self.inventory.node_changed("n1", a_node(annotations=annotations))
+    def node(self, annotations: dict[str, str], *, allocatable: str | None = None) -> InventoryChange:
+        node = a_node(annotations=annotations)
+        if allocatable is not None:
+            node = msgspec.structs.replace(node, status=NodeStatus(allocatable={"nvidia.com/gpu": allocatable}))
+        return self.inventory.node_changed("n1", node)
 
     def uuids(self) -> list[str]:
         return [held.device.uuid for held in self.state.devices("n1")]
@@ -100,8 +105,33 @@ def test_a_registration_that_cannot_be_read_fences_the_node_and_keeps_what_was_k
 
 
 def test_a_newer_report_lifts_the_fence_of_an_unreadable_annotation(world: World) -> None:
-    world.node({REGISTER: "[{", GENERATION: "1"})
+    world.node({REGISTER: "[{", GENERATION: "1"}, allocatable="10")
     assert world.inventory.reported(reported(a_device("GPU-B"), generation=2)).improved
+    assert world.reason() is None
+
+
+def test_a_node_of_our_agent_that_kubelet_counts_no_devices_of_waits_for_kubelet(world: World) -> None:
+    world.inventory.reported(reported(a_device(), generation=1))
+    world.node(registered(a_device(), generation=1))
+    assert world.reason() == "NodeInsufficientAllocatable"
+    assert world.node(registered(a_device(), generation=1), allocatable="10").improved
+    assert world.reason() is None
+    world.node(registered(a_device(), generation=1), allocatable="0")
+    assert world.reason() == "NodeInsufficientAllocatable"
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "reason"), [(None, None), ("4", None), ("0", "NodeInsufficientAllocatable"), ("many", "NodeInsufficientAllocatable")]
+)
+def test_of_another_plugin_only_no_devices_at_all_counts(world: World, allocatable: str | None, reason: str | None) -> None:
+    world.node(registered(a_device()), allocatable=allocatable)
+    assert world.reason() == reason
+
+
+def test_a_node_that_was_removed_and_comes_back_is_counted_anew(world: World) -> None:
+    world.node(registered(a_device(), generation=1), allocatable="0")
+    world.inventory.node_changed("n1", None)
+    world.node(registered(a_device(), generation=1), allocatable="10")
     assert world.reason() is None
 
 

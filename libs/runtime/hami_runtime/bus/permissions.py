@@ -15,6 +15,8 @@ from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.api import PREFIX
 
 INBOXES = f"{subjects.INBOX}.>"
+ANSWER_SECONDS = 60
+"""How long a user may take to answer a message that it was sent."""
 AUTH_QUESTIONS = "$SYS.REQ.USER.AUTH"
 """Where a NATS server asks about who connects."""
 
@@ -30,7 +32,9 @@ class Permissions(Struct, frozen=True, kw_only=True):
 
 
 def scheduler(*, durable: str) -> Permissions:
-    """The scheduler: grants, verdicts, the streams themselves; reads devices and the log; answers why and what would be, or asks who leads.
+    """The scheduler: grants, verdicts, the streams themselves; reads devices and the log; answers why and what would be.
+
+    It asks who leads, and each node's agent whether it serves pods.
 
     Args:
         durable: the registry's consumer of the log of grants, which nobody else touches.
@@ -41,6 +45,7 @@ def scheduler(*, durable: str) -> Permissions:
             "hami.v1.verdicts.*.*",
             subjects.ASK_EXPLAIN,
             subjects.ASK_SIMULATE,
+            subjects.ALL_ASK_AGENT,
             *_makes(subjects.STREAMS),
             *_reads((subjects.DEVICES, subjects.ALLOCATIONS)),
             *_looks_up((subjects.ALLOCATIONS,)),
@@ -79,7 +84,7 @@ def registry(*, durable: str) -> Permissions:
 
 
 def node_agent(node: str | None, *, durable: str) -> Permissions:
-    """A node's agent: its own devices, outcomes and usage; reads grants, and no answers but its own.
+    """A node's agent: its own devices, outcomes and usage; reads grants, and no answers but its own; answers the scheduler.
 
     Args:
         node: its node; None where one user stands for all agents.
@@ -97,8 +102,9 @@ def node_agent(node: str | None, *, durable: str) -> Permissions:
             *_reads((subjects.ALLOCATIONS,)),
             *_looks_up((subjects.DEVICES, subjects.ALLOCATIONS)),
         ),
-        subscribe=(INBOXES if node is None else f"{subjects.inbox(node)}.>",),
+        subscribe=(INBOXES if node is None else f"{subjects.inbox(node)}.>", f"hami.v1.agent.{token}.*"),
         deny_publish=tuple(_touches(durable)),
+        answers=True,
     )
 
 

@@ -160,6 +160,7 @@ def _user(public: str, issued: Issued, key: SigningKey, account: str, now: int, 
     rights = {
         "pub": {"allow": list(may.publish), "deny": list(may.deny_publish)},
         "sub": {"allow": list(may.subscribe)},
+        **({"resp": {"max": 1, "ttl": permissions.ANSWER_SECONDS * 10**9}} if may.answers else {}),
         **_NO_LIMIT,
         "type": "user",
         "version": _VERSION,

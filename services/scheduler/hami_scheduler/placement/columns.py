@@ -316,6 +316,10 @@ class _Walk:
                 break
             self._refuse(table.count[view] == 0, Reason.UNREGISTERED, True)
             self._refuse(~table.available[view], Reason.UNAVAILABLE, False)
+            self._refuse(table.held[view], Reason.AGENT, False)
+            if table.short[view].any():
+                beyond = table.ids_in_use(view) + self._request.device_ids(vendor) > table.allocatable[view]
+                self._refuse(table.short[view] & beyond, Reason.ALLOCATABLE, False)
             self._devices[vendor] = _Devices(table, view)
 
     def _exactly(self, steps: int) -> None:

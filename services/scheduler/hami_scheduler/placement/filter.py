@@ -148,9 +148,18 @@ class Judged:
 
 
 def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
-    """The figures, and what fences the node where that is the reason."""
+    """The figures, and what the state knows more of the node where that is the reason."""
+    vendor = misfit.request.vendor
     if Reason.FENCED in misfit.counts:
         return f"{misfit.detail}: {'; '.join(state.fences(node).values())}"
+    if Reason.AGENT in misfit.counts:
+        return f"{misfit.detail}: {state.held(node, vendor)}"
+    if Reason.ALLOCATABLE in misfit.counts and (counted := state.allocatable(node, vendor)) is not None:
+        allocatable, taken = counted
+        return (
+            f"{misfit.detail}: {allocatable}, of which {taken} are taken; it takes more once its device plugin has registered them, "
+            "or once pods end"
+        )
     return misfit.detail
 
 

@@ -28,7 +28,7 @@ from hami_scheduler.placement.copying import copied
 from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, Phase, hold
 from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
 from hami_scheduler.placement.remembered import Changes, Remembered
-from hami_scheduler.placement.table import Flags, Ints, Sums, Table
+from hami_scheduler.placement.table import NO_LIMIT, Flags, Ints, Sums, Table
 
 MAX_DEVICES: Final = 64
 """Per node and vendor: each place costs a row over all nodes, so that one node's record could make the columns large."""
@@ -57,6 +57,8 @@ class ClusterState:
         self._pair_scores: dict[int, PairScores] = {}
         self._fences: dict[str, dict[str, str]] = {}
         self._unavailable: dict[str, set[str]] = {}
+        self._holds: dict[str, dict[str, str]] = {}
+        self._allocatable: dict[str, dict[str, int]] = {}
         self._core_units = core_units(catalog.vendors)
         self._used_in: dict[str, dict[str, Amount]] = {}
         self._ranks: Ints | None = None
@@ -86,9 +88,9 @@ class ClusterState:
             if vendor not in self.tables:
                 own_rules = not self._catalog.vendor(vendor).rules.plain
                 self.tables[vendor] = table = Table(vendor, self.sums, self._room, own_rules=own_rules)
-                for other in self._unavailable.get(vendor, ()):
-                    if other in self._numbers:
-                        table.available[self._numbers[other]] = False
+                noted = {*self._unavailable.get(vendor, ()), *self._holds.get(vendor, ()), *self._allocatable.get(vendor, ())}
+                for other in noted & self._numbers.keys():
+                    self._mark(table, other, self._numbers[other])
         for vendor, table in self.tables.items():
             listed = devices.get(vendor, ())
             if len(listed) > MAX_DEVICES:
@@ -108,11 +110,17 @@ class ClusterState:
         if node is None:
             return
         for table in self.tables.values():
+            table.set_allocatable(node, NO_LIMIT)
             table.set_node(node, (), frozenset(), ())
             table.available[node] = True
+            table.held[node] = False
         self._pair_scores.pop(node, None)
         for nodes in self._unavailable.values():
             nodes.discard(name)
+        for held in self._holds.values():
+            held.pop(name, None)
+        for counts in self._allocatable.values():
+            counts.pop(name, None)
         self.names[node] = ""
         self.known[node] = self.fenced[node] = False
         self.changes.touch(node)
@@ -123,9 +131,47 @@ class ClusterState:
         """Say whether the node still registers its devices of ``vendor``; while not, they take no new pods."""
         nodes = self._unavailable.setdefault(vendor, set())
         (nodes.discard if available else nodes.add)(name)
+        self._remark(name, vendor)
+
+    def hold(self, name: str, vendor: str, reason: str) -> None:
+        """Give the node no new pods that ask for devices of ``vendor``, and say why; an empty ``reason`` ends that."""
+        by_node = self._holds.setdefault(vendor, {})
+        if reason:
+            by_node[name] = reason
+        else:
+            by_node.pop(name, None)
+        self._remark(name, vendor)
+
+    def held(self, name: str, vendor: str) -> str:
+        """Why the node takes no new pods that ask for devices of ``vendor``; empty where it does."""
+        return self._holds.get(vendor, {}).get(name, "")
+
+    def set_allocatable(self, name: str, vendor: str, count: int | None) -> None:
+        """Limit what pods hold of ``vendor`` on the node to the ``count`` device ids that kubelet has allocatable; None is no limit."""
+        by_node = self._allocatable.setdefault(vendor, {})
+        if count is None:
+            by_node.pop(name, None)
+        else:
+            by_node[name] = count
+        self._remark(name, vendor)
+
+    def allocatable(self, name: str, vendor: str) -> tuple[int, int] | None:
+        """How many device ids of ``vendor`` kubelet has allocatable on the node, and how many of them are taken; None without a limit."""
+        node, table = self._numbers.get(name), self.tables.get(vendor)
+        if node is None or table is None or table.allocatable[node] == NO_LIMIT:
+            return None
+        return int(table.allocatable[node]), int(table.ids_in_use(node))
+
+    def _remark(self, name: str, vendor: str) -> None:
         if vendor in self.tables and name in self._numbers:
-            self.tables[vendor].available[self._numbers[name]] = available
+            self._mark(self.tables[vendor], name, self._numbers[name])
             self.changes.touch(self._numbers[name])
+
+    def _mark(self, table: Table, name: str, node: int) -> None:
+        """Bring the node's own columns to what was noted of it and of the table's vendor."""
+        table.available[node] = name not in self._unavailable.get(table.vendor, ())
+        table.held[node] = name in self._holds.get(table.vendor, ())
+        table.set_allocatable(node, self._allocatable.get(table.vendor, {}).get(name, NO_LIMIT))
 
     def fence(self, name: str, source: str, reason: str) -> None:
         """Give the node no new pods while ``source`` (a record that nobody can read) stands."""
@@ -174,8 +220,8 @@ class ClusterState:
         self.names[node] = name
         self.known[node] = True
         self.fenced[node] = name in self._fences
-        for vendor, table in self.tables.items():
-            table.available[node] = name not in self._unavailable.get(vendor, ())
+        for table in self.tables.values():
+            self._mark(table, name, node)
         self._names_changed()
         return node
 
@@ -242,20 +288,25 @@ class ClusterState:
         """The one-node judgement: what the whole node allows, then its devices; only those with at most ``most_memory_mib`` in all."""
         for container in request.containers:
             for asked in container.requests:
-                if (reason := self._whole_node(node, asked.vendor)) is not None:
+                if (reason := self._whole_node(node, asked.vendor, request)) is not None:
                     return Misfit.bare(reason, asked, container.name)
         states = [state for table in self.tables.values() for state in table.states(node)]
         if most_memory_mib is not None:
             states = [state for state in states if state.device.memory_mib <= most_memory_mib]
         return fit_node(states, request, pair_scores=self._pair_scores.get(node))
 
-    def _whole_node(self, node: int, vendor: str) -> Reason | None:
+    def _whole_node(self, node: int, vendor: str, request: PodRequest) -> Reason | None:
         table = self.tables.get(vendor)
         if self.fenced[node]:
             return Reason.FENCED
         if table is None or not table.count[node]:
             return Reason.UNREGISTERED
-        return None if table.available[node] else Reason.UNAVAILABLE
+        if not table.available[node]:
+            return Reason.UNAVAILABLE
+        if table.held[node]:
+            return Reason.AGENT
+        beyond = table.short[node] and int(table.ids_in_use(node)) + request.device_ids(vendor) > table.allocatable[node]
+        return Reason.ALLOCATABLE if beyond else None
 
     # Deciding
 

@@ -37,6 +37,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "healthy": np.bool_,
     "cordoned": np.bool_,
 }
+NO_LIMIT: Final = -1
 _USED: Final = ("used_shares", "used_memory", "used_cores")
 _TOTAL: Final = ("total_shares", "total_memory", "total_cores")
 
@@ -93,6 +94,12 @@ class Table:
         """Devices per node."""
         self.available: Flags = np.ones(nodes, np.bool_)
         """Whether the node still registers them."""
+        self.held: Flags = np.zeros(nodes, np.bool_)
+        """Whether the node takes no new pods, since its agent does not serve them."""
+        self.allocatable: Ints = np.full(nodes, NO_LIMIT, np.int64)
+        """How many device ids kubelet has allocatable; ``NO_LIMIT`` where that is not known or not counted in shares."""
+        self.short: Flags = np.zeros(nodes, np.bool_)
+        """Whether that is less than the shares of the node's healthy devices: only then it limits anything."""
         self.devices: list[tuple[RegisteredDevice, ...]] = [()] * nodes
         self.models: list[str] = []
         self.modes: list[str] = []
@@ -116,6 +123,9 @@ class Table:
         more = nodes - len(self.count)
         self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
         self.available = np.concatenate([self.available, np.ones(more, np.bool_)])
+        self.held = np.pad(self.held, (0, more))
+        self.allocatable = np.pad(self.allocatable, (0, more), constant_values=NO_LIMIT)
+        self.short = np.pad(self.short, (0, more))
         self.devices.extend([()] * more)
         self._resize(self.places, nodes)
 
@@ -139,6 +149,18 @@ class Table:
             self._set_device(place, node, device, device.uuid in cordoned)
         for charge in charges:
             self.charge(node, charge, 1)
+        self.set_allocatable(node, int(self.allocatable[node]))
+
+    def set_allocatable(self, node: int, count: int) -> None:
+        """Note how many device ids kubelet has allocatable; see ``allocatable``."""
+        self.allocatable[node] = count
+        self.short[node] = count != NO_LIMIT and count < int((self.total_shares[:, node] * self.healthy[:, node]).sum())
+
+    def ids_in_use(self, nodes: Any) -> Ints:
+        """How many of the device ids that kubelet has allocatable are taken, on each of ``nodes`` (numbers or a slice)."""
+        taken = np.minimum(self.used_shares[:, nodes], self.total_shares[:, nodes]) * self.healthy[:, nodes]
+        total: Ints = taken.sum(axis=0)
+        return total
 
     def _set_device(self, place: int, node: int, device: RegisteredDevice, cordoned: bool) -> None:
         self.total_memory[place, node] = device.memory_mib
