@@ -32,13 +32,18 @@ def device_record(vendor: Vendor, node: Node) -> DeviceRecord | None:
         return DeviceRecord(text=text, read=lambda: _registered(vendor, text))
     read_own = vendor.read_own
     if read_own is not None and (own := annotations.get(vendor.own_key)) is not None:
-        return DeviceRecord(text=own, read=lambda: read_own(own, node.metadata.name))
+        return DeviceRecord(text=own, read=lambda: _own(read_own(own, node.metadata.name) if own.strip() else ()))
     read_capacity = vendor.read_capacity
     capacity = node.status.capacity
     if read_capacity is None or not capacity:
         return None
     counted = [f"{name}={capacity[name]}" for name in vendor.resources if name in capacity]
     return DeviceRecord(text=",".join(counted), read=lambda: read_capacity(node)) if counted else None
+
+
+def _own(devices: Devices) -> Devices:
+    registration.check_ids(device.uuid for device in devices)
+    return devices
 
 
 def _registered(vendor: Vendor, text: str) -> Devices:

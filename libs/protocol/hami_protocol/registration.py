@@ -6,6 +6,7 @@ say that every device is shared and that its index is its place; the JSON form i
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -21,6 +22,8 @@ _SHORT_FIELDS: Final = 7
 _LONG_FIELDS: Final = 9
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_NONE: Final = frozenset({"", "null"})
+_SEPARATOR: Final = re.compile("[,:;]")
 _SEPARATORS: Final = str.maketrans({",": "-", ":": "-", ";": "-"})
 _INT32_MAX: Final = 2**31 - 1
 _NOTHING_MORE: Final[dict[str, Any]] = {}
@@ -36,7 +39,7 @@ def encode_text(devices: Sequence[RegisteredDevice]) -> str:
     """The text form: 7 fields where they say all there is to say, else 9. MIG profiles do not fit into it."""
     short = all(device.mode == SHARED_MODE and device.index == place for place, device in enumerate(devices))
     return "".join(
-        f"{clean(d.uuid)},{d.shares},{d.memory_mib},{d.cores},{clean(d.type)},{d.numa},{str(d.healthy).lower()}"
+        f"{d.uuid},{d.shares},{d.memory_mib},{d.cores},{clean(d.type)},{d.numa},{str(d.healthy).lower()}"
         + (":" if short else f",{d.index},{clean(d.mode)}:")
         for d in devices
     )
@@ -74,18 +77,37 @@ def _to_json(device: RegisteredDevice) -> dict[str, Any]:
 
 
 def decode(text: str) -> tuple[RegisteredDevice, ...]:
-    """The devices that ``text`` registers, in either form.
+    """The devices that ``text`` registers, in either form. None for an empty text or ``null``, which the reference writes for no devices.
 
     Raises:
-        RecordError: it cannot be read as a whole; one bad device makes the node's record unreadable.
+        RecordError: it cannot be read as a whole; one bad device makes the record of its vendor unreadable.
     """
+    if text.strip() in _NONE:
+        return ()
     devices = _decode_json(text) if text.lstrip().startswith(("[", "{")) else _decode_text(text)
-    seen: set[str] = set()
-    for device in devices:
-        if device.uuid in seen:
-            raise RecordError(_RECORD, max(text.find(device.uuid), 0), f"device {shown(device.uuid)} appears twice")
-        seen.add(device.uuid)
+    check_ids((device.uuid for device in devices), text)
     return devices
+
+
+def check_ids(uuids: Iterable[str], text: str = "") -> None:
+    """Refuse ids that an assignment's record cannot carry, and an id that two devices have.
+
+    Args:
+        uuids: of one vendor's devices on one node.
+        text: the record that lists them, to find the place of an error.
+
+    Raises:
+        RecordError: there is such an id.
+    """
+    seen: set[str] = set()
+    for uuid in uuids:
+        if (separator := _SEPARATOR.search(uuid)) is not None:
+            reason = f"device id {shown(uuid)} has {separator[0]!r}; accepted: an id without ',', ':' and ';'"
+            raise RecordError(_RECORD, max(text.find(uuid), 0), reason)
+        if not uuid or uuid in seen:
+            reason = f"device {shown(uuid)} appears twice" if uuid else "a device has no id"
+            raise RecordError(_RECORD, max(text.find(uuid), 0), reason)
+        seen.add(uuid)
 
 
 def _decode_text(text: str) -> tuple[RegisteredDevice, ...]:

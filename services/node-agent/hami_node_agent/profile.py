@@ -43,7 +43,8 @@ from hami_node_agent.hardware import (
 from hami_node_agent.mig_hardware import profiles_of
 from hami_node_agent.sharing import Sharing
 from hami_protocol.devices import Count
-from hami_protocol.registration import clean
+from hami_protocol.errors import RecordError
+from hami_protocol.registration import check_ids, clean
 
 _NAMESPACE: Final = uuids.UUID("6d1c2f0e-6a0b-5c43-9a5d-0e1f7b7a4c11")
 POLL_SECONDS: Final = 0.25
@@ -129,8 +130,10 @@ class ProfileHardware:
                     custom_info=common.custom_info | own.custom_info,
                 )
             )
-        if len({device.uuid for device in devices}) != len(devices):
-            raise HardwareError("device profile: two devices have the same uuid")
+        try:
+            check_ids(device.uuid for device in devices)
+        except RecordError as exc:
+            raise HardwareError(f"device profile: {exc}") from exc
         return Inventory(devices=tuple(devices), pair_scores=self._profile.links)
 
     def _listed(self) -> tuple[ProfileDevice, ...]:

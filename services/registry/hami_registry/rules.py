@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from hami_devices.registrations import DeviceRecord
 from hami_devices.vendor import Vendor
-from hami_protocol import handshake
+from hami_protocol import handshake, registration
 from hami_protocol.devices import RegisteredDevice
 from hami_protocol.errors import RecordError
 from hami_protocol.events import DevicesReported, LivenessChanged
@@ -145,6 +145,12 @@ class Rules:
     def reported(self, event: DevicesReported, mark: str, now: float) -> None:
         """The bus has a report; ``mark`` names its message, of which seeing it twice changes nothing."""
         key = Key(event.node, event.device_type)
+        try:
+            registration.check_ids(device.uuid for device in event.devices)
+        except RecordError as exc:
+            self._unreadable_record(key, f"what its agent reports of its {event.device_type} devices", exc)
+            return
+        self._unreadable.discard(key)
         entry = self._entries.get(key)
         if event.third_party:
             self._own_words(key, event, now)

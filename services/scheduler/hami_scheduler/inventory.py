@@ -2,7 +2,8 @@
 
 Per node and vendor there are two copies: the node's own word (its annotations, else its capacity: canonical) and the bus (faster). The one
 with the higher generation counts, the node's where they are equal. A text is decoded once, when it changes. A registration that cannot be read
-fences the node and leaves what was known before, so that running pods stay charged; the fence falls when a readable one arrives. Liveness is the
+fences the devices of its vendor on the node and leaves what was known before, so that running pods stay charged; the fence falls when a readable one
+arrives. Liveness is the
 registry's verdict: from the bus where it has spoken there, else from the handshake annotation; the times in a handshake are never compared with a
 clock.
 """
@@ -20,7 +21,7 @@ from hami_devices import registrations
 from hami_devices.catalog import Catalog
 from hami_devices.topology import PairScores
 from hami_devices.vendor import Vendor
-from hami_protocol import handshake, keys, quantities
+from hami_protocol import handshake, keys, quantities, registration
 from hami_protocol.cordon import cordoned
 from hami_protocol.devices import AllocationMode, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import QuantityError, RecordError
@@ -43,11 +44,13 @@ _PAIR_SCORES: Final = msgspec.json.Decoder(tuple[_PairRow, ...])
 
 
 class Fence(Struct, frozen=True, kw_only=True):
-    """A node that takes no pods until a record on it can be read."""
+    """A node, or its devices of one vendor, that takes no pods until a record on it can be read."""
 
     node: str
     source: str
     reason: str
+    vendor: str = ""
+    """Whose devices alone it concerns; empty for the whole node."""
 
 
 class InventoryChange(Struct, frozen=True, kw_only=True):
@@ -91,8 +94,8 @@ class _NodeRecord:
     """Devices by vendor, cordoned UUIDs and pair scores, as last given to the state."""
     available: dict[str, bool] = field(default_factory=dict)
     """By vendor, what was last given to the state; missing means available."""
-    fenced: dict[str, str] = field(default_factory=dict)
-    """By source, the reason last given to the state."""
+    fenced: dict[str, Fence] = field(default_factory=dict)
+    """By source, as last given to the state."""
 
     @property
     def devices(self) -> dict[str, Devices]:
@@ -177,25 +180,25 @@ class Inventory:
     def _settle(self, name: str, record: _NodeRecord) -> InventoryChange:
         """Bring the state to what ``record`` says, changing only what differs."""
         devices: dict[str, Devices] = {}
-        errors: dict[str, str] = {}
+        errors: dict[str, Fence] = {}
         for vendor in self._catalog.vendors:
-            chosen, error = _choose(record.annotated.get(vendor.device_type), record.reported.get(vendor.device_type))
+            known = record.devices.get(vendor.name)
+            chosen, error = _choose(record.annotated.get(vendor.device_type), record.reported.get(vendor.device_type), known)
             if error:
-                errors[f"{vendor.device_type} registration"] = error
-                chosen = record.devices.get(vendor.name) if chosen is None else chosen
+                source = f"{vendor.device_type} registration"
+                errors[source] = Fence(node=name, source=source, reason=error, vendor=vendor.name)
+                chosen = known if chosen is None else chosen
             if chosen and record.node is not None:
                 devices[vendor.name] = registrations.on_node(vendor, chosen, record.node)
         improved = self._apply_devices(name, record, devices, known=bool(devices or errors))
         improved |= self._apply_liveness(name, record)
         improved |= self._apply_allocatable(name, record)
-        fenced = tuple(
-            Fence(node=name, source=source, reason=reason) for source, reason in errors.items() if record.fenced.get(source) != reason
-        )
+        fenced = tuple(fence for source, fence in errors.items() if record.fenced.get(source) != fence)
         for source in [source for source in record.fenced if source not in errors]:
             self._state.unfence(name, source)
             improved = True
         for fence in fenced:
-            self._state.fence(name, fence.source, fence.reason)
+            self._state.fence(name, fence.source, fence.reason, vendor=fence.vendor)
         record.fenced = errors
         return InventoryChange(improved=improved, fenced=fenced)
 
@@ -295,13 +298,22 @@ def _read_pair_scores(record: _NodeRecord, text: str) -> None:
         record.pair_scores = None
 
 
-def _choose(annotated: _Annotated | None, reported: DevicesReported | None) -> tuple[Devices | None, str]:
-    """The devices that count, and what is wrong with the record that should have said so."""
-    if annotated is None:
-        return (None if reported is None else reported.devices), ""
-    if reported is not None and (reported.generation > annotated.generation or (reported.third_party and annotated.devices is None)):
-        return reported.devices, ""
-    return annotated.devices, annotated.error
+def _choose(annotated: _Annotated | None, reported: DevicesReported | None, known: Devices | None) -> tuple[Devices | None, str]:
+    """The devices that count, and what is wrong with the record that should have said so; ``known`` are those that count already."""
+    if reported is None or not _is_newer(reported, annotated):
+        return (None, "") if annotated is None else (annotated.devices, annotated.error)
+    if reported.devices is not known:
+        try:
+            registration.check_ids(device.uuid for device in reported.devices)
+        except RecordError as exc:
+            return None, str(exc)
+    return reported.devices, ""
+
+
+def _is_newer(reported: DevicesReported, annotated: _Annotated | None) -> bool:
+    if annotated is None or reported.generation > annotated.generation:
+        return True
+    return reported.third_party and annotated.devices is None
 
 
 def _generation(text: str | None) -> int:

@@ -300,8 +300,8 @@ class Picture:
         for each in missing:
             self._publish(each.event, each.event_id)
         for node in self.state.nodes():
-            for source, reason in self.state.fences(node).items():
-                self._tell_of(Fence(node=node, source=source, reason=reason))
+            for source, (reason, vendor) in self.state.all_fences(node).items():
+                self._tell_of(Fence(node=node, source=source, reason=reason, vendor=vendor))
         self._log_is_ours = True
         return missing
 
@@ -330,7 +330,8 @@ class Picture:
         """An Event for each fence, by whoever leads, once per time of leading."""
         if self._leading() and fence not in self._told_fences:
             self._told_fences.add(fence)
-            self._record(fence.node, WARNING, "NodeFenced", f"takes no pods until a record can be read: {fence.reason}")
+            pods = f"pods for {fence.vendor} devices" if fence.vendor else "pods"
+            self._record(fence.node, WARNING, "NodeFenced", f"takes no {pods} until a record can be read: {fence.reason}")
 
     def _ended(self, ended: Ended) -> None:
         _remember(self._over, ended.pod.uid)

@@ -313,7 +313,7 @@ class Resizing:
         grown = larger(entry.assignments, wanted)
         if grown == entry.assignments:
             return
-        if fences := self._state.fences(entry.node):
+        if fences := self._state.fences(entry.node, *(given.vendor for given in wanted)):
             raise ResizeRefused(f"nothing on node {entry.node} may grow until a record can be read: {next(iter(fences.values()))}")
         charges, running_charges = charges_of(grown)
         exceeded = self._quota(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +12,10 @@ from hami_devices.registrations import device_record
 from hami_protocol import keys
 from hami_protocol.events import DevicesReported, LivenessChanged
 from hami_protocol.kubernetes import Node, NodeStatus, ObjectMeta
-from hami_registry.commands import Key, Outcome, Publish, PurgeNode
+from hami_registry.commands import Key, Outcome, Publish, PurgeNode, RaiseAlarm
 from hami_registry.rules import Rules
 
-from .conftest import START, Driver, a_report
+from .conftest import START, Driver, a_report, register_text
 
 HEARTBEAT = 30
 
@@ -372,3 +373,17 @@ def test_whatever_happens_a_node_that_has_just_registered_is_alive_and_one_is_ne
 
 def test_keys_are_ordered_by_node_then_type() -> None:
     assert Key("a", "nvidia") < Key("b", "mlu") < Key("b", "nvidia")
+
+
+def test_a_report_with_an_id_that_no_record_can_carry_is_written_nowhere_and_said_once(driver: Driver) -> None:
+    good = a_report()
+    bad = msgspec.structs.replace(good, generation=2, devices=(msgspec.structs.replace(good.devices[0], uuid="0000:3b:00.0"),))
+    driver.node()
+    for _ in range(3):
+        driver.report(bad)
+        driver.run(1)
+    assert [command.reason for _, command in driver.log if isinstance(command, RaiseAlarm)] == ["UnreadableRegistration"]
+    assert keys.register("nvidia") not in driver.annotations["n1"]
+    driver.report(msgspec.structs.replace(good, generation=3))
+    driver.run(1)
+    assert register_text(driver).startswith("GPU-n1,")

@@ -199,9 +199,11 @@ def test_a_profile_that_cannot_be_read_is_refused(text: str) -> None:
         profile.read(text)
 
 
-async def test_two_cards_with_one_uuid_are_refused() -> None:
-    with pytest.raises(HardwareError, match="same uuid"):
-        await profile.ProfileHardware(profile.read("devices: [{uuid: a}, {uuid: a}]"), node="n1").scan()
+@pytest.mark.parametrize(("uuids", "complaint"), [(["a", "a"], "'a' appears twice"), (["0000:3b:00.0"], "accepted: an id without")])
+async def test_ids_that_no_record_can_carry_are_refused(uuids: list[str], complaint: str) -> None:
+    listed = ", ".join(f'{{uuid: "{uuid}"}}' for uuid in uuids)
+    with pytest.raises(HardwareError, match=complaint):
+        await profile.ProfileHardware(profile.read(f"devices: [{listed}]"), node="n1").scan()
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=4), st.sets(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), max_size=10))

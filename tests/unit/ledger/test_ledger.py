@@ -241,9 +241,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.pop(uid)
         assert self.state.expired(self.now) == []
 
-    @rule(node=st.sampled_from(NODES), fenced=st.booleans(), available=st.booleans())
-    def records_break_and_nodes_fall_silent(self, node: str, fenced: bool, available: bool) -> None:
-        (self.state.fence(node, "register", "broken") if fenced else self.state.unfence(node, "register"))
+    @rule(node=st.sampled_from(NODES), fenced=st.booleans(), vendor=st.sampled_from(["", "NVIDIA"]), available=st.booleans())
+    def records_break_and_nodes_fall_silent(self, node: str, fenced: bool, vendor: str, available: bool) -> None:
+        source = f"register {vendor}"
+        (self.state.fence(node, source, "broken", vendor=vendor) if fenced else self.state.unfence(node, source))
         self.state.set_available(node, "NVIDIA", available)
 
     @rule(node=st.sampled_from(NODES), count=st.sampled_from([None, 0, 3, 20]), reason=st.sampled_from(["", "its agent stops"]))

@@ -129,7 +129,7 @@ def clusters(draw: st.DrawFn, *, pods: int = 4) -> ClusterState:
         if isinstance(placed, Placement):
             state.reserve(a_ref(f"p{number}", uid=f"uid-{number}"), placed, now=0.0)
     if draw(st.booleans()):
-        state.fence(draw(st.sampled_from(NODES)), "annotation", "cannot be read")
+        state.fence(draw(st.sampled_from(NODES)), "annotation", "cannot be read", vendor=draw(st.sampled_from(["", *VENDORS])))
     if draw(st.booleans()):
         state.set_available(draw(st.sampled_from(NODES)), draw(st.sampled_from(VENDORS)), False)
     if draw(st.booleans()):

@@ -41,9 +41,10 @@ def changes(draw: st.DrawFn, state: ClusterState) -> None:
         case "release":
             state.release(f"uid-{draw(st.integers(0, 5))}")
         case "fence":
-            state.fence(node, "annotation", "cannot be read")
+            vendor = draw(st.sampled_from(["", "NVIDIA", "OTHER"]))
+            state.fence(node, f"annotation {vendor}", "cannot be read", vendor=vendor)
         case "unfence":
-            state.unfence(node, "annotation")
+            state.unfence(node, f"annotation {draw(st.sampled_from(['', 'NVIDIA', 'OTHER']))}")
         case "hold":
             state.hold(node, draw(st.sampled_from(["NVIDIA", "OTHER"])), draw(st.sampled_from(["", "its agent is about to stop"])))
         case "count":

@@ -200,3 +200,63 @@ def test_a_node_without_devices_is_unregistered(world: World) -> None:
     assert world.node({}) == InventoryChange()
     assert isinstance(world.state.judge(a_request(), ["n1"], uid="u"), Refusal)
     assert world.reason() == "node unregistered"
+
+
+OTHER = keys.register("mlu")
+MLU = registration.encode_text((a_device("MLU-1", type="MLU370"),))
+
+
+def judged(world: World, vendor: str) -> str | None:
+    found = world.state.judge(a_request(memory_mib=1000, vendor=vendor), ["n1"], uid="u")
+    world.state.validate()
+    return None if isinstance(found, Placement) else (found.failed | found.unresolvable)["n1"]  # type: ignore[operator]
+
+
+def test_an_unreadable_registration_of_one_vendor_takes_that_vendors_devices_alone(world: World) -> None:
+    change = world.node(registered(a_device("GPU-A"), **{OTHER: "rubbish"}))
+    assert [(fence.source, fence.vendor) for fence in change.fenced] == [("mlu registration", "MLU")]
+    assert (judged(world, "NVIDIA"), judged(world, "MLU")) == (None, "node has an unreadable record")
+    world.node({REGISTER: "[{", OTHER: MLU})
+    assert (judged(world, "NVIDIA"), judged(world, "MLU")) == ("node has an unreadable record", None)
+    assert list(world.state.fences("n1", "NVIDIA")) == ["nvidia registration"]
+    assert list(world.state.fences("n1", "MLU")) == []
+    world.node({OTHER: MLU})
+    assert (judged(world, "NVIDIA"), judged(world, "MLU")) == ("node unregistered", None)
+
+
+def test_too_many_devices_of_one_vendor_take_that_vendors_devices_alone(world: World) -> None:
+    many = registration.encode_text(tuple(a_device(f"MLU-{number}") for number in range(65)))
+    world.node(registered(a_device("GPU-A"), **{OTHER: many}))
+    assert (judged(world, "NVIDIA"), judged(world, "MLU")) == (None, "node has an unreadable record")
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", "null", ":", "[]"])
+def test_an_empty_registration_is_one_of_no_devices(world: World, text: str) -> None:
+    change = world.node(
+        registered(a_device("GPU-A"), **{OTHER: text, "metax-tech.com/node-gpu-devices": "", "hami.io/node-va-register": text})
+    )
+    assert change.fenced == ()
+    assert (judged(world, "NVIDIA"), judged(world, "MLU")) == (None, "node unregistered")
+    assert world.node({REGISTER: text}).fenced == ()
+    assert world.uuids() == []
+
+
+BAD_IDS = ["0000:3b:00.0", "GPU-A,B", "GPU-A;", ";"]
+
+
+@pytest.mark.parametrize("uuid", BAD_IDS)
+def test_an_id_that_no_record_of_a_pod_can_carry_fences_the_vendor(world: World, uuid: str) -> None:
+    text = registration.encode_json((a_device(uuid), a_device("GPU-B")))
+    change = world.node({REGISTER: text, OTHER: MLU})
+    assert [fence.vendor for fence in change.fenced] == ["NVIDIA"]
+    assert "accepted: an id without" in change.fenced[0].reason
+    assert (judged(world, "NVIDIA"), judged(world, "MLU")) == ("node has an unreadable record", None)
+
+
+@pytest.mark.parametrize("devices", [*((a_device(uuid),) for uuid in BAD_IDS), (a_device("GPU-A"), a_device("GPU-A")), (a_device(""),)])
+def test_ids_on_the_bus_are_held_to_the_same_and_what_was_known_stays(world: World, devices: tuple[RegisteredDevice, ...]) -> None:
+    world.node(registered(a_device("GPU-A"), generation=1))
+    assert [fence.vendor for fence in world.inventory.reported(reported(*devices, generation=2)).fenced] == ["NVIDIA"]
+    assert (world.uuids(), judged(world, "NVIDIA")) == (["GPU-A"], "node has an unreadable record")
+    assert world.inventory.reported(reported(a_device("GPU-C"), generation=3)).improved
+    assert (world.uuids(), dict(world.state.fences("n1"))) == (["GPU-C"], {})

@@ -59,10 +59,14 @@ def test_devices_are_listed_by_the_vendor_s_own_plugin() -> None:
     assert device.custom_info == {"QosPolicy": "best-effort", "Model": "MXC500", "LinkZone": 2}
 
 
-@pytest.mark.parametrize("text", ["", "{", '[{"uuid": ""}]', '[{"uuid": "a"}, {"uuid": "a"}]', '[{"uuid": "a", "totalVRam": -1}]'])
-def test_a_list_that_cannot_be_read_fences_the_node(text: str) -> None:
+@pytest.mark.parametrize("text", ["{", '[{"uuid": ""}]', '[{"uuid": "a"}, {"uuid": "a"}]', '[{"uuid": "a", "totalVRam": -1}]'])
+def test_a_list_that_cannot_be_read_is_an_error(text: str) -> None:
     with pytest.raises(RecordError):
         devices("Metax-SGPU", a_node_with(annotations={DEVICES: text}))
+
+
+def test_an_empty_list_is_no_error() -> None:
+    assert devices("Metax-SGPU", a_node_with(annotations={DEVICES: ""})) == ()
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,7 @@ class _Walk:
             if table is None:
                 self._refuse(np.ones_like(self._alive), Reason.UNREGISTERED, True)
                 break
+            self._refuse(table.fenced[view], Reason.FENCED, False)
             self._refuse(table.count[view] == 0, Reason.UNREGISTERED, True)
             self._refuse(~table.available[view], Reason.UNAVAILABLE, False)
             self._refuse(table.held[view], Reason.AGENT, False)

@@ -151,7 +151,7 @@ def detail_of(state: ClusterState, node: str, misfit: Misfit) -> str:
     """The figures, and what the state knows more of the node where that is the reason."""
     vendor = misfit.request.vendor
     if Reason.FENCED in misfit.counts:
-        return f"{misfit.detail}: {'; '.join(state.fences(node).values())}"
+        return f"{misfit.detail}: {'; '.join(state.fences(node, vendor).values())}"
     if Reason.AGENT in misfit.counts:
         return f"{misfit.detail}: {state.held(node, vendor)}"
     if Reason.ALLOCATABLE in misfit.counts and (counted := state.allocatable(node, vendor)) is not None:

@@ -55,7 +55,8 @@ class ClusterState:
         self.remembered = Remembered()
         self.changes = Changes(self._room)
         self._pair_scores: dict[int, PairScores] = {}
-        self._fences: dict[str, dict[str, str]] = {}
+        self._fences: dict[str, dict[str, tuple[str, str]]] = {}
+        """By node and source: the reason, and whose devices it concerns."""
         self._unavailable: dict[str, set[str]] = {}
         self._holds: dict[str, dict[str, str]] = {}
         self._allocatable: dict[str, dict[str, int]] = {}
@@ -85,16 +86,12 @@ class ClusterState:
         node = self._number(name)
         self.changes.touch(node)
         for vendor in devices:
-            if vendor not in self.tables:
-                own_rules = not self._catalog.vendor(vendor).rules.plain
-                self.tables[vendor] = table = Table(vendor, self.sums, self._room, own_rules=own_rules)
-                noted = {*self._unavailable.get(vendor, ()), *self._holds.get(vendor, ()), *self._allocatable.get(vendor, ())}
-                for other in noted & self._numbers.keys():
-                    self._mark(table, other, self._numbers[other])
+            self._table(vendor)
         for vendor, table in self.tables.items():
             listed = devices.get(vendor, ())
             if len(listed) > MAX_DEVICES:
-                self.fence(name, f"devices of {vendor}", f"registers {len(listed)} {vendor} devices; accepted: at most {MAX_DEVICES}")
+                reason = f"registers {len(listed)} {vendor} devices; accepted: at most {MAX_DEVICES}"
+                self.fence(name, f"devices of {vendor}", reason, vendor=vendor)
                 listed = ()
             else:
                 self.unfence(name, f"devices of {vendor}")
@@ -103,6 +100,17 @@ class ClusterState:
             self._pair_scores[node] = pair_scores
         else:
             self._pair_scores.pop(node, None)
+
+    def _table(self, vendor: str) -> Table:
+        """The devices of ``vendor``, of whom there may have been none so far."""
+        table = self.tables.get(vendor)
+        if table is None:
+            own_rules = not self._catalog.vendor(vendor).rules.plain
+            self.tables[vendor] = table = Table(vendor, self.sums, self._room, own_rules=own_rules)
+            noted = {*self._unavailable.get(vendor, ()), *self._holds.get(vendor, ()), *self._allocatable.get(vendor, ()), *self._fences}
+            for other in noted & self._numbers.keys():
+                self._mark(table, other, self._numbers[other])
+        return table
 
     def remove_node(self, name: str) -> None:
         """Forget the node's devices. Entries of its pods stay until the pods are gone."""
@@ -114,6 +122,7 @@ class ClusterState:
             table.set_node(node, (), frozenset(), ())
             table.available[node] = True
             table.held[node] = False
+            table.fenced[node] = False
         self._pair_scores.pop(node, None)
         for nodes in self._unavailable.values():
             nodes.discard(name)
@@ -171,27 +180,38 @@ class ClusterState:
         """Bring the node's own columns to what was noted of it and of the table's vendor."""
         table.available[node] = name not in self._unavailable.get(table.vendor, ())
         table.held[node] = name in self._holds.get(table.vendor, ())
+        table.fenced[node] = any(vendor == table.vendor for _, vendor in self._fences.get(name, {}).values())
         table.set_allocatable(node, self._allocatable.get(table.vendor, {}).get(name, NO_LIMIT))
 
-    def fence(self, name: str, source: str, reason: str) -> None:
-        """Give the node no new pods while ``source`` (a record that nobody can read) stands."""
-        self._fences.setdefault(name, {})[source] = reason
-        if name in self._numbers:
-            self.fenced[self._numbers[name]] = True
-            self.changes.touch(self._numbers[name])
+    def fence(self, name: str, source: str, reason: str, *, vendor: str = "") -> None:
+        """Give the node, or its devices of ``vendor`` alone, no new pods while ``source`` (a record that cannot be read) stands."""
+        self._fences.setdefault(name, {})[source] = (reason, vendor)
+        self._fences_changed(name, vendor)
 
     def unfence(self, name: str, source: str) -> None:
         """``source`` is repaired, or gone."""
         sources = self._fences.get(name, {})
-        sources.pop(source, None)
+        if (fence := sources.pop(source, None)) is None:
+            return
         if not sources:
-            self._fences.pop(name, None)
-            if name in self._numbers:
-                self.fenced[self._numbers[name]] = False
-                self.changes.touch(self._numbers[name])
+            del self._fences[name]
+        self._fences_changed(name, fence[1])
 
-    def fences(self, name: str) -> Mapping[str, str]:
-        """What fences the node: source to reason."""
+    def _fences_changed(self, name: str, vendor: str) -> None:
+        if vendor:
+            self._table(vendor)
+            self._remark(name, vendor)
+        elif name in self._numbers:
+            self.fenced[self._numbers[name]] = any(not scope for _, scope in self._fences.get(name, {}).values())
+            self.changes.touch(self._numbers[name])
+
+    def fences(self, name: str, *vendors: str) -> Mapping[str, str]:
+        """What fences the node: source to reason; with ``vendors``, only what concerns them."""
+        fences = self.all_fences(name)
+        return {source: reason for source, (reason, vendor) in fences.items() if not vendors or vendor in ("", *vendors)}
+
+    def all_fences(self, name: str) -> Mapping[str, tuple[str, str]]:
+        """What fences the node: source to reason and vendor, empty for the whole node."""
         return self._fences.get(name, {})
 
     def nodes(self) -> tuple[str, ...]:
@@ -219,7 +239,7 @@ class ClusterState:
         self._numbers[name] = node
         self.names[node] = name
         self.known[node] = True
-        self.fenced[node] = name in self._fences
+        self.fenced[node] = any(not vendor for _, vendor in self._fences.get(name, {}).values())
         for table in self.tables.values():
             self._mark(table, name, node)
         self._names_changed()
@@ -297,7 +317,7 @@ class ClusterState:
 
     def _whole_node(self, node: int, vendor: str, request: PodRequest) -> Reason | None:
         table = self.tables.get(vendor)
-        if self.fenced[node]:
+        if self.fenced[node] or (table is not None and table.fenced[node]):
             return Reason.FENCED
         if table is None or not table.count[node]:
             return Reason.UNREGISTERED
@@ -513,7 +533,10 @@ class ClusterState:
         hold({name for name in self.names[: self._next] if name} == set(self._numbers), "names of nodes")
         for name, node in self._numbers.items():
             hold(self.names[node] == name and bool(self.known[node]), f"{name}: its number")
-            hold(bool(self.fenced[node]) == (name in self._fences), f"{name}: its fence")
+            fenced = {vendor for _, vendor in self._fences.get(name, {}).values()}
+            hold(bool(self.fenced[node]) == ("" in fenced), f"{name}: its fence")
+            marked = {vendor for vendor, table in self.tables.items() if table.fenced[node]}
+            hold(marked == fenced - {""}, f"{name}: fences of single vendors")
             states = []
             for vendor, table in self.tables.items():
                 expected = {device.uuid: [0, 0, 0] for device in table.devices[node]}

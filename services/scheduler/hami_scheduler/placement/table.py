@@ -100,6 +100,8 @@ class Table:
         """How many device ids kubelet has allocatable; ``NO_LIMIT`` where that is not known or not counted in shares."""
         self.short: Flags = np.zeros(nodes, np.bool_)
         """Whether that is less than the shares of the node's healthy devices: only then it limits anything."""
+        self.fenced: Flags = np.zeros(nodes, np.bool_)
+        """Whether a record of this vendor alone cannot be read."""
         self.devices: list[tuple[RegisteredDevice, ...]] = [()] * nodes
         self.models: list[str] = []
         self.modes: list[str] = []
@@ -124,6 +126,7 @@ class Table:
         self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
         self.available = np.concatenate([self.available, np.ones(more, np.bool_)])
         self.held = np.pad(self.held, (0, more))
+        self.fenced = np.pad(self.fenced, (0, more))
         self.allocatable = np.pad(self.allocatable, (0, more), constant_values=NO_LIMIT)
         self.short = np.pad(self.short, (0, more))
         self.devices.extend([()] * more)
