@@ -10,9 +10,10 @@ SEEDS ?= 2000
 SECONDS_EACH ?= 60
 SECONDS ?= 60
 SEED ?= 1
+REPOSITORY ?= hami
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test cluster-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test cluster-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,7 +70,7 @@ lint: $(STAMP) ## Check style, types, layering and C format
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/hadolint deploy/docker/*.Dockerfile
+	@$(BIN)/hadolint deploy/docker/Dockerfile
 	@$(MAKE) --no-print-directory -C cshim lint
 
 format: $(STAMP) ## Format Python and C
@@ -101,6 +102,12 @@ upgrade-test: $(STAMP) build/cshim/libvgpu.so ## Run services of an older versio
 	@rm -rf build/old && mkdir -p build/old
 	@git archive "$(OLD)" libs services | tar -x -C build/old
 	@HAMI_TEST_OLD=$(CURDIR)/build/old $(BIN)/python -m pytest -q -m upgrade tests/upgrade
+
+images: ## Build the images with docker, podman or buildah, whichever works here; ENGINE=, REPOSITORY=, TARGETS= choose
+	@$(PYTHON) -m tools.images --engine "$(ENGINE)" --repository "$(REPOSITORY)" $(TARGETS)
+
+images-test: $(STAMP) ## Build the images with buildah and start each one, where root and apt-get are; says why where it cannot
+	@$(BIN)/python -m tests.images
 
 lock: ## Pin the requirements anew, by hash, naming no index
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

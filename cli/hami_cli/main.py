@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from typing import Annotated
+
 import typer
 
 from hami_cli import cordon, diagnose, doctor, events, explain, install, report, resize, rig, simulate, summary, top, trace
@@ -28,6 +31,19 @@ app.command(name="uncordon")(cordon.uncordon)
 app.command(name="install")(install.install)
 app.command(name="doctor")(doctor.doctor)
 app.add_typer(rig.app, name="rig")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hami {metadata.version('hami')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Options beside every command."""
 
 
 def main() -> None:

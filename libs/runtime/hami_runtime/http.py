@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from aiohttp import web
+from aiohttp import web, web_response
 
 from hami_runtime import telemetry as measuring
 from hami_runtime.telemetry import OFF, Telemetry
@@ -21,6 +21,8 @@ Readiness = Callable[[], str | None]
 """What is lacking, in a person's words; None when the service can do its job now."""
 
 SHUTDOWN_SECONDS = 5.0
+vars(web_response)["SERVER_SOFTWARE"] = "hami"
+"""The header ``Server`` of every answer, malformed requests' included; aiohttp's own has its version and Python's."""
 
 
 def health_routes(ready: Readiness, telemetry: Telemetry = OFF) -> list[web.RouteDef]:

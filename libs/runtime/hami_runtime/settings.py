@@ -13,6 +13,7 @@ import re
 import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -101,18 +102,23 @@ def describe(settings_type: type[Struct], *, prefix: str = PREFIX) -> str:
 def from_command_line(
     settings_type: type[S], *, program: str, about: str, arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
 ) -> S:
-    """Return the settings of a process that takes no arguments but ``--help``.
+    """Return the settings of a process that takes no arguments but ``--help`` and ``--version``.
 
     Raises:
-        SystemExit: 0 after ``--help``, 2 with a message if an argument or a setting is not accepted.
+        SystemExit: 0 after one of these, 2 with a message if an argument or a setting is not accepted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if any(argument in {"-h", "--help"} for argument in arguments):
-        sys.stdout.write(f"usage: {program} [--help]\n\n{about}\n\nSettings, by environment variable:\n{describe(settings_type)}\n")
+        sys.stdout.write(
+            f"usage: {program} [--help | --version]\n\n{about}\n\nSettings, by environment variable:\n{describe(settings_type)}\n"
+        )
+        raise SystemExit(0)
+    if "--version" in arguments:
+        sys.stdout.write(f"{program} {metadata.version('hami')}\n")
         raise SystemExit(0)
     try:
         if arguments:
-            raise SettingsError(f"{arguments[0]!r} is not accepted; accepted: --help (settings are environment variables)")
+            raise SettingsError(f"{arguments[0]!r} is not accepted; accepted: --help, --version (settings are environment variables)")
         return load(settings_type, os.environ if environ is None else environ)
     except SettingsError as exc:
         sys.stderr.write(f"{program}: {exc}\n")

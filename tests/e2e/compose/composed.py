@@ -8,6 +8,7 @@ names. Services start when what they depend on is as they say.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 import yaml
 
 from hami_rig.processes import ManagedProcess
+from tests.dockerfile import stages
 
 TRIES = 400
 PAUSE_SECONDS = 0.1
@@ -70,9 +72,8 @@ class Composed:
     def entrypoint(self, service: Service) -> str:
         """The program that an image starts; empty where the command names it."""
         if "build" in service:
-            dockerfile = (self.root / service["build"]["dockerfile"]).read_text()
-            found = re.search(r'^ENTRYPOINT \["([^"]+)"\]$', dockerfile, re.MULTILINE)
-            return found[1] if found else ""
+            given = stages()[service["build"]["target"]].all("ENTRYPOINT")
+            return str(*json.loads(given[0])) if given else ""
         return ENTRYPOINTS[service["image"].partition(":")[0]]
 
     def environment(self, name: str) -> dict[str, str]:

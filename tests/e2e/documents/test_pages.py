@@ -38,7 +38,7 @@ NOT_RUN: Final[tuple[tuple[str, str], ...]] = (
     (r"\S*pre-commit install.*", OWN_ACCOUNT),
     (r"hami --install-completion.*", OWN_ACCOUNT),
     (r"hami rig up\b.*|\. \.venv/bin/activate|export (KUBECONFIG|NATS_URL)=\S*…\S*", THE_RIG),
-    (r"for service in .*docker build.*|docker(-compose)? .*", IMAGES),
+    (r"docker(-compose)? .*", IMAGES),
     (r"kubectl label node NODE .*|kubectl (apply|delete) -k .*|kubectl .*-n hami-(system|node-agent) .*|export HAMI_TOKEN=.*", INSTALLED),
     (r"kubectl create clusterrolebinding .*|kubectl proxy .*|curl .*/proxy/v1/.*", INSTALLED),
     (r"hami install(?! --dry-run).*", INSTALLED),

@@ -8,6 +8,7 @@ import re
 import shlex
 import tomllib
 import typing
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -76,6 +77,11 @@ def test_help_shows_what_a_command_is_for_with_an_example(command: str) -> None:
     assert result.exit_code == 0, result.output
     assert f"$ hami {command}" in " ".join(result.output.split()) or f"hami {command} " in result.output
     assert "--output" in result.output or command == "install"  # what that answers is manifests
+
+
+def test_the_version_is_printed() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"hami {metadata.version('hami')}\n")
 
 
 def test_help_of_the_rig_and_of_all_names_exit_codes() -> None:

@@ -3,6 +3,7 @@ import json
 from pathlib import Path
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from hami_runtime.http import HealthServer, serve_app
@@ -26,6 +27,18 @@ async def test_alive_is_not_ready() -> None:
         assert await fetched(f"{url}/readyz") == (200, "ok\n")
         status, text = await fetched(f"{url}/metrics")
         assert (status, "hami_tests_total 1.0" in text) == (200, True)
+
+
+@pytest.mark.parametrize("request_line", [b"GET /healthz HTTP/1.1", b"GET /nowhere HTTP/1.1", b"NONSENSE"])
+async def test_no_answer_names_the_versions_of_what_runs(request_line: bytes) -> None:
+    async with HealthServer(lambda: None) as health:
+        reader, writer = await asyncio.open_connection("127.0.0.1", health.port)
+        writer.write(request_line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    assert b"Server: hami\r\n" in answer
+    assert b"aiohttp" not in answer
+    assert b"Python" not in answer
 
 
 async def test_requests_at_hand_are_finished() -> None:

@@ -1,4 +1,5 @@
 from enum import StrEnum
+from importlib import metadata
 from typing import Annotated
 
 import pytest
@@ -112,6 +113,14 @@ def test_help_shows_every_setting_with_meaning_and_default(capsys: pytest.Captur
         assert f"HAMI_{name.upper()}\n" in text
     assert "which node this is" in text
     assert "a whole number from 0 to 100; default 50" in text
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--port=1", "--version"]])
+def test_a_process_prints_its_version_whatever_else_is_wrong(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        settings.from_command_line(Settings, program="hami-x", about="Does x.", arguments=arguments, environ={})
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"hami-x {metadata.version('hami')}\n"
 
 
 @pytest.mark.parametrize(("arguments", "environ"), [(["--port=1"], NODE), ([], {})])
