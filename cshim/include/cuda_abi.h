@@ -127,23 +127,92 @@ typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
 } CUDA_ARRAY_MEMORY_REQUIREMENTS;
 
 typedef enum CUmemLocationType_enum {
-	CU_MEM_LOCATION_TYPE_INVALID = 0,
+	CU_MEM_LOCATION_TYPE_INVALID = 0, /* NONE as well: of a managed pool that prefers no place */
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_MEM_LOCATION_TYPE_HOST = 2,
+	CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+	CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+	CU_MEM_LOCATION_TYPE_INVISIBLE = 5,
+	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6,
 } CUmemLocationType;
 
 typedef struct CUmemLocation_st {
 	CUmemLocationType type;
-	int id;
+	union {
+		int id;
+		struct {
+			unsigned char deviceId;
+			unsigned char localityDomainId;
+		} localized;
+	};
 } CUmemLocation;
 
 typedef enum CUmemAllocationType_enum {
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+	CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
 } CUmemAllocationType;
 
 typedef enum CUmemAllocationHandleType_enum {
 	CU_MEM_HANDLE_TYPE_NONE = 0,
+	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 } CUmemAllocationHandleType;
+
+typedef enum CUresourcetype_enum {
+	CU_RESOURCE_TYPE_ARRAY = 0,
+	CU_RESOURCE_TYPE_MIPMAPPED_ARRAY = 1,
+} CUresourcetype;
+
+typedef enum CUarraySparseSubresourceType_enum {
+	CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
+	CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1,
+} CUarraySparseSubresourceType;
+
+typedef enum CUmemOperationType_enum {
+	CU_MEM_OPERATION_TYPE_MAP = 1,
+	CU_MEM_OPERATION_TYPE_UNMAP = 2,
+} CUmemOperationType;
+
+typedef enum CUmemHandleType_enum {
+	CU_MEM_HANDLE_TYPE_GENERIC = 0,
+} CUmemHandleType;
+
+typedef struct CUarrayMapInfo_st {
+	CUresourcetype resourceType;
+	union {
+		CUmipmappedArray mipmap;
+		CUarray array;
+	} resource;
+	CUarraySparseSubresourceType subresourceType;
+	union {
+		struct {
+			unsigned int level;
+			unsigned int layer;
+			unsigned int offsetX;
+			unsigned int offsetY;
+			unsigned int offsetZ;
+			unsigned int extentWidth;
+			unsigned int extentHeight;
+			unsigned int extentDepth;
+		} sparseLevel;
+		struct {
+			unsigned int layer;
+			unsigned long long offset;
+			unsigned long long size;
+		} miptail;
+	} subresource;
+	CUmemOperationType memOperationType;
+	CUmemHandleType memHandleType;
+	union {
+		CUmemGenericAllocationHandle memHandle;
+	} memHandle;
+	unsigned long long offset;
+	unsigned int deviceBitMask;
+	unsigned int flags;
+	unsigned int reserved[2];
+} CUarrayMapInfo;
+
+#define CUDA_ARRAY3D_SPARSE                           0x40
+#define CUDA_ARRAY3D_DEFERRED_MAPPING                 0x80
 
 typedef struct CUmemAllocationProp_st {
 	CUmemAllocationType type;
@@ -172,6 +241,8 @@ typedef enum CUmemPool_attribute_enum {
 	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
 	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
 	CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+	CU_MEMPOOL_ATTR_LOCATION_ID = 11,
+	CU_MEMPOOL_ATTR_LOCATION_TYPE = 12,
 } CUmemPool_attribute;
 
 typedef enum CUgraphMem_attribute_enum {
@@ -286,6 +357,12 @@ typedef enum CUstreamCaptureStatus_enum {
 	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 } CUstreamCaptureStatus;
 
+typedef enum CUlimit_enum {
+	CU_LIMIT_STACK_SIZE = 0,
+	CU_LIMIT_PRINTF_FIFO_SIZE = 1,
+	CU_LIMIT_MALLOC_HEAP_SIZE = 2,
+} CUlimit;
+
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
@@ -321,6 +398,7 @@ CUresult cuCtxSetCurrent(CUcontext ctx);
 CUresult cuCtxPushCurrent_v2(CUcontext ctx);
 CUresult cuCtxPopCurrent_v2(CUcontext *pctx);
 CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxSetLimit(CUlimit limit, size_t value);
 CUresult cuCtxSynchronize(void);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev);
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev);
@@ -341,6 +419,21 @@ CUresult cuMemAllocPitch_v2(
 	CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes);
 CUresult cuMemFree(CUdeviceptr_v1 dptr);
 CUresult cuMemFree_v2(CUdeviceptr dptr);
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream);
+CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream);
+CUresult cuMemPrefetchAsync_v2(
+	CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream);
+CUresult cuMemPrefetchAsync_v2_ptsz(
+	CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream);
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+	size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream);
+CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+	size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream);
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,
+	size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream);
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+	CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags,
+	CUstream hStream);
 
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *desc);
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *desc);
@@ -367,6 +460,11 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev);
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
+CUresult cuMemPoolExportToShareableHandle(
+	void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(
+	CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType, unsigned long long flags);
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr);
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags);
@@ -381,6 +479,12 @@ CUresult cuMemMap(
 	CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr);
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
+	CUmemAllocationHandleType handleType, unsigned long long flags);
+CUresult cuMemImportFromShareableHandle(
+	CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream);
 
 CUresult cuImportExternalMemory(CUexternalMemory *extMem, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc);
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem);

@@ -1,28 +1,87 @@
-/* array.c: arrays. The driver lays them out as it likes: room is reserved by an estimate, and the charge corrected to
- * what the driver says, where it says it. */
+/* array.c: arrays. The driver lays them out as it likes and tells of none but deferred ones what they take, so they are
+ * charged by their format and extent, in pieces of 64 KiB. Sparse and deferred ones take nothing until memory is mapped
+ * into them, which is charged as such (vmm.c). */
 #include "charge.h"
 #include "quota.h"
+#include "vmm.h"
 
 enum {
 	ARRAY_ALIGNMENT = 64 * 1024,
-	ARRAY_LAYERED = 0x01 | 0x04,  /* layers and cube faces: depth is not halved from level to level */
-	ARRAY_UNBACKED = 0x40 | 0x80, /* sparse and deferred: memory is mapped into them later, and charged as such */
+	ARRAY_LAYERED = 0x01 | 0x04, /* layers and cube faces: depth is not halved from level to level */
+	ARRAY_UNBACKED = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING,
+	BLOCK = 4, /* texels on a side of a compressed block */
 };
 
-/* Bytes of one channel, generous for the formats that pack several values (planar, block-compressed, 10-bit). */
-static uint64_t channel_bytes(CUarray_format format)
+/* What a format takes: bits for each channel of a texel, or for a whole texel. */
+struct format {
+	short first, last;
+	unsigned short bits;
+	bool per_channel;
+	bool compressed;
+};
+
+/* One that is not in here is newer than this library, and charged as the largest. */
+static const struct format formats[] = {
+	{0x01, 0x01, 8, true, false},  /* integers of 8 bits, */
+	{0x02, 0x02, 16, true, false}, /* 16 */
+	{0x03, 0x03, 32, true, false}, /* and 32 */
+	{0x08, 0x08, 8, true, false},
+	{0x09, 0x09, 16, true, false},
+	{0x0a, 0x0a, 32, true, false},
+	{0x10, 0x10, 16, true, false}, /* half, float */
+	{0x20, 0x20, 32, true, false},
+	{0x50, 0x50, 32, false, false}, /* 10:10:10:2 */
+	{0x51, 0x51, 16, false, false}, /* packed 4:2:2 and 4:4:4 */
+	{0x52, 0x52, 32, false, false},
+	{0x53, 0x53, 12, false, false}, /* planes of 8 and 16 bits: 4:2:0, */
+	{0x54, 0x54, 24, false, false},
+	{0x55, 0x55, 16, false, false}, /* 4:2:2 */
+	{0x56, 0x56, 32, false, false},
+	{0x57, 0x57, 24, false, false}, /* and 4:4:4 */
+	{0x58, 0x58, 48, false, false},
+	{0x59, 0x59, 12, false, false},
+	{0x5a, 0x5a, 24, false, false},
+	{0x5b, 0x5b, 16, false, false},
+	{0x5c, 0x5c, 32, false, false},
+	{0x5d, 0x5d, 24, false, false},
+	{0x5e, 0x5e, 48, false, false},
+	{0x91, 0x92, 4, false, true},   /* BC1 */
+	{0x93, 0x96, 8, false, true},   /* BC2, BC3 */
+	{0x97, 0x98, 4, false, true},   /* BC4 */
+	{0x99, 0x9e, 8, false, true},   /* BC5, BC6H, BC7 */
+	{0x9f, 0x9f, 24, false, false}, /* P010, P016, NV16, P210, P216 */
+	{0xa1, 0xa1, 24, false, false},
+	{0xa2, 0xa2, 16, false, false},
+	{0xa3, 0xa4, 32, false, false},
+	{0xa5, 0xa5, 16, false, false}, /* YUY2, Y210, Y216, AYUV, Y410 */
+	{0xa6, 0xa7, 32, false, false},
+	{0xa8, 0xa9, 32, false, false},
+	{0xb0, 0xb0, 12, false, false}, /* NV12, Y416, and 4:4:4 in planes */
+	{0xb1, 0xb1, 64, false, false},
+	{0xb2, 0xb2, 24, false, false},
+	{0xb3, 0xb3, 48, false, false},
+	{0xb4, 0xb4, 24, false, false},
+	{0xb5, 0xb5, 48, false, false},
+	{0xc0, 0xc0, 8, false, false}, /* normalised: the channels are in the name */
+	{0xc1, 0xc1, 16, false, false},
+	{0xc2, 0xc2, 32, false, false},
+	{0xc3, 0xc3, 16, false, false},
+	{0xc4, 0xc4, 32, false, false},
+	{0xc5, 0xc5, 64, false, false},
+	{0xc6, 0xc6, 8, false, false},
+	{0xc7, 0xc7, 16, false, false},
+	{0xc8, 0xc8, 32, false, false},
+	{0xc9, 0xc9, 16, false, false},
+	{0xca, 0xca, 32, false, false},
+	{0xcb, 0xcb, 64, false, false},
+};
+
+static struct format format_of(CUarray_format format)
 {
-	switch ((int)format) {
-	case CU_AD_FORMAT_UNSIGNED_INT8:
-	case CU_AD_FORMAT_SIGNED_INT8:
-		return 1;
-	case CU_AD_FORMAT_UNSIGNED_INT16:
-	case CU_AD_FORMAT_SIGNED_INT16:
-	case CU_AD_FORMAT_HALF:
-		return 2;
-	default:
-		return 4;
-	}
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++)
+		if ((int)format >= formats[i].first && (int)format <= formats[i].last)
+			return formats[i];
+	return (struct format){.bits = 32, .per_channel = true};
 }
 
 static uint64_t at_least_one(uint64_t extent)
@@ -33,13 +92,18 @@ static uint64_t at_least_one(uint64_t extent)
 static uint64_t array_estimate(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned levels)
 {
 	uint64_t width = desc->Width, height = at_least_one(desc->Height), depth = at_least_one(desc->Depth), bytes = 0;
+	const struct format format = format_of(desc->Format);
+	const uint64_t bits = format.per_channel ? at_least_one(desc->NumChannels) * format.bits : format.bits;
 
 	if (desc->Flags & ARRAY_UNBACKED)
 		return 0;
 	for (unsigned level = 0; level < (levels == 0 ? 1 : levels) && level < 32; level++) {
-		uint64_t here = quota_multiply(quota_multiply(width, height), depth);
+		uint64_t here = format.compressed
+					? quota_multiply(quota_round_up(width, BLOCK), quota_round_up(height, BLOCK))
+					: quota_multiply(width, height);
 
-		here = quota_multiply(here, at_least_one(desc->NumChannels) * channel_bytes(desc->Format));
+		here = quota_multiply(quota_multiply(here, depth), bits);
+		here = here == UINT64_MAX ? here : (here + 7) / 8;
 		bytes = quota_add(bytes, here);
 		width = at_least_one(width / 2);
 		height = at_least_one(height / 2);
@@ -49,41 +113,10 @@ static uint64_t array_estimate(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned lev
 	return quota_round_up(bytes, ARRAY_ALIGNMENT);
 }
 
-static CUdevice current_device(void)
-{
-	CUdevice device = 0;
-
-	return driver.cuCtxGetDevice != NULL && driver.cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : 0;
-}
-
-static uint64_t array_bytes(const struct charge *charge, CUresult result, const CUarray *array)
-{
-	CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
-
-	if (charge->shim == NULL || charge->bytes == 0 || result != CUDA_SUCCESS ||
-		driver.cuArrayGetMemoryRequirements == NULL ||
-		driver.cuArrayGetMemoryRequirements(&requirements, *array, current_device()) != CUDA_SUCCESS)
-		return charge->bytes;
-	return requirements.size;
-}
-
-static uint64_t mipmap_bytes(const struct charge *charge, CUresult result, const CUmipmappedArray *mipmap)
-{
-	CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
-
-	if (charge->shim == NULL || charge->bytes == 0 || result != CUDA_SUCCESS ||
-		driver.cuMipmappedArrayGetMemoryRequirements == NULL ||
-		driver.cuMipmappedArrayGetMemoryRequirements(&requirements, *mipmap, current_device()) != CUDA_SUCCESS)
-		return charge->bytes;
-	return requirements.size;
-}
-
 static CUresult settle(struct charge *charge, CUresult result, const CUarray *array)
 {
-	const uint64_t bytes = array_bytes(charge, result, array);
-
 	return charge_settle(charge, charge->shim != NULL ? &charge->shim->arrays : NULL, result,
-		array != NULL ? (uint64_t)(uintptr_t)*array : 0, bytes, KIND_ARRAY);
+		array != NULL ? (uint64_t)(uintptr_t)*array : 0, charge->bytes, KIND_ARRAY);
 }
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *desc)
@@ -151,29 +184,28 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
 {
 	struct charge charge;
 	CUresult result;
-	uint64_t bytes;
 
 	REAL(cuMipmappedArrayCreate);
 	if (!charge_begin(&charge, desc != NULL ? array_estimate(desc, levels) : 0))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = driver.cuMipmappedArrayCreate(pHandle, desc, levels);
-	bytes = mipmap_bytes(&charge, result, pHandle);
 	return charge_settle(&charge, charge.shim != NULL ? &charge.shim->arrays : NULL, result,
-		pHandle != NULL ? (uint64_t)(uintptr_t)*pHandle : 0, bytes, KIND_ARRAY);
+		pHandle != NULL ? (uint64_t)(uintptr_t)*pHandle : 0, charge.bytes, KIND_ARRAY);
 }
 
 static CUresult destroyed(struct shim *shim, bool known, const struct table_entry *entry, CUresult result)
 {
-	if (known && result == CUDA_SUCCESS)
+	if (known && result == CUDA_SUCCESS) {
+		vmm_drop_array(shim, entry->key);
 		charge_give(shim, entry->device, entry->bytes);
-	else if (known)
+	} else if (known)
 		(void)table_put(&shim->arrays, entry);
 	return result;
 }
 
 CUresult cuArrayDestroy(CUarray hArray)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 	bool known;
 
@@ -184,7 +216,7 @@ CUresult cuArrayDestroy(CUarray hArray)
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 	bool known;
 

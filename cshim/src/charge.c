@@ -1,4 +1,6 @@
 /* charge.c: what is counted against a share, and what is tried before an allocation is refused. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 
 #include "charge.h"
@@ -8,6 +10,19 @@
 #include "reserve.h"
 
 __thread int charge_nested __attribute__((tls_model("initial-exec")));
+
+static const void *library_of(const void *address)
+{
+	Dl_info info;
+
+	return dladdr(address, &info) != 0 ? info.dli_fbase : NULL;
+}
+
+void charge_called_from(const void *caller)
+{
+	if (library_of(caller) != library_of((const void *)driver.cuInit))
+		charge_nested = 0;
+}
 
 static uint64_t overhead(struct shim *shim, int row)
 {
@@ -121,7 +136,7 @@ bool charge_begin_on(struct charge *charge, struct shim *shim, int row, uint64_t
 	if (row == ROW_DENIED || !charge_take(shim, row, bytes))
 		return false;
 	charge->shim = shim;
-	charge_nested++;
+	charge_nested = 1;
 	return true;
 }
 
@@ -142,7 +157,7 @@ void charge_correct(struct charge *charge, CUresult result, uint64_t bytes)
 {
 	if (charge->shim == NULL)
 		return;
-	charge_nested--;
+	charge_nested = 0;
 	if (result != CUDA_SUCCESS)
 		bytes = 0;
 	if (bytes > charge->bytes)

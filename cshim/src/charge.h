@@ -21,6 +21,8 @@ enum kind {
 	KIND_DEVICE = 1, /* cuMemAlloc and its like */
 	KIND_POOL,       /* in the order of a stream, charged with its pool; `tag` is the pool */
 	KIND_ARRAY,
+	KIND_MANAGED, /* may be fetched to other devices */
+	KIND_LIMIT,   /* of a context, set by cuCtxSetLimit; kept among the arrays */
 	KIND_UNCHARGED,
 };
 
@@ -31,7 +33,15 @@ struct charge {
 	uint64_t bytes;
 };
 
-extern __thread int charge_nested __attribute__((tls_model("initial-exec")));
+/* This process's state, as a function that stands for the driver's begins; NULL where nothing is charged. */
+static inline struct shim *charge_shim(const void *caller)
+{
+	if (__builtin_expect(charge_nested != 0, 0))
+		charge_called_from(caller);
+	return charge_nested ? NULL : shim_get();
+}
+
+#define SHIM_HERE() charge_shim(__builtin_return_address(0))
 
 /* Reserve `bytes` on the current context's device; false when they do not fit. */
 bool charge_begin(struct charge *charge, uint64_t bytes);

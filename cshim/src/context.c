@@ -3,6 +3,7 @@
 #include "limits.h"
 #include "pool.h"
 #include "quota.h"
+#include "vmm.h"
 
 CUresult cuInit(unsigned int flags)
 {
@@ -70,8 +71,12 @@ static void drop_allocations(struct shim *shim, uint64_t context)
 	struct table_entry entry;
 
 	while (context != 0 && (table_take_scope(&shim->pointers, context, &entry) ||
-				       table_take_scope(&shim->arrays, context, &entry)))
+				       table_take_scope(&shim->managed, context, &entry) ||
+				       table_take_scope(&shim->arrays, context, &entry))) {
+		if (entry.kind == KIND_ARRAY)
+			vmm_drop_array(shim, entry.key);
 		charge_give(shim, entry.device, entry.bytes);
+	}
 }
 
 #define CONTEXT_CREATE(symbol, device, ...)                                                                            \
@@ -107,7 +112,7 @@ CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry = {.kind = KIND_UNCHARGED};
 	struct charge charge;
 	CUresult result;
@@ -127,7 +132,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 
 	REAL(cuGreenCtxDestroy);
@@ -163,6 +168,38 @@ CUresult cuCtxDestroy(CUcontext ctx)
 {
 	REAL(cuCtxDestroy);
 	return destroy_context(ctx, driver.cuCtxDestroy);
+}
+
+/* The heap and the output buffer of a context's kernels, which are memory of the device. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	struct shim *shim = SHIM_HERE();
+	struct table_entry known = {0};
+	struct charge charge;
+	uint64_t key;
+	CUresult result;
+
+	REAL(cuCtxSetLimit);
+	if (shim == NULL || (limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_PRINTF_FIFO_SIZE))
+		return driver.cuCtxSetLimit(limit, value);
+	(void)shim_row_of_context(shim, &key);
+	key ^= (uint64_t)limit << 56;
+	(void)table_get(&shim->arrays, key, &known);
+	if (!charge_begin(&charge, quota_left(known.bytes, value)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = driver.cuCtxSetLimit(limit, value);
+	charge_correct(&charge, result, charge.bytes);
+	if (charge.shim == NULL || result != CUDA_SUCCESS)
+		return result;
+	if (value < known.bytes)
+		charge_give(shim, charge.row, known.bytes - value);
+	known = (struct table_entry){.key = key,
+		.bytes = value,
+		.scope = charge.context,
+		.device = (uint16_t)charge.row,
+		.kind = KIND_LIMIT};
+	(void)table_put(&shim->arrays, &known);
+	return result;
 }
 
 static uint64_t device_key(CUdevice device)
@@ -273,7 +310,7 @@ static void show_share(struct shim *shim, int row, uint64_t *free_bytes, uint64_
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	size_t free_bytes = 0, total_bytes = 0;
 	uint64_t context;
 	CUresult result;
@@ -325,7 +362,7 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	CUresult result;
 	int row;
 

@@ -87,25 +87,6 @@ void cost_forget(struct shim *shim, uint64_t key, uint64_t shape)
 	spin_give(&shim->sample_lock);
 }
 
-/* Have this thread look at events although others capture. Where that was done, `mode` is what it was before. */
-static bool relax(const struct shim *shim, CUstreamCaptureMode *mode)
-{
-	*mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	return atomic_load(&shim->captures) != 0 && driver.cuThreadExchangeStreamCaptureMode != NULL &&
-	       driver.cuThreadExchangeStreamCaptureMode(mode) == CUDA_SUCCESS;
-}
-
-static void restore(bool relaxed, CUstreamCaptureMode mode)
-{
-	if (relaxed)
-		(void)driver.cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-static bool may_measure(const struct shim *shim)
-{
-	return atomic_load(&shim->captures) == 0 || driver.cuThreadExchangeStreamCaptureMode != NULL;
-}
-
 static CUresult record(const struct launch *launch, CUevent event)
 {
 	if (launch->per_thread && driver.cuEventRecord_ptsz != NULL)
@@ -250,19 +231,18 @@ static void sample_look(struct shim *shim, struct sample *sample)
 void cost_collect(struct shim *shim)
 {
 	int open = atomic_load(&shim->samples_open);
-	CUstreamCaptureMode mode;
-	bool relaxed;
+	struct relaxed relaxed;
 
-	if (open == 0 || !may_measure(shim))
+	if (open == 0 || !shim_may_ask(shim))
 		return;
-	relaxed = relax(shim, &mode);
+	relaxed = shim_relax();
 	while (open-- > 0) { /* one that is put back comes behind those that were looked at */
 		struct sample sample;
 
 		if (sample_take(shim, open, &sample))
 			sample_look(shim, &sample);
 	}
-	restore(relaxed, mode);
+	shim_restore(relaxed);
 }
 
 /* Whether one more launch may run at no known price: not on top of others that are likely to be long. */
@@ -326,7 +306,7 @@ static uint64_t price_of_unknown(struct shim *shim, struct cost *cost, uint32_t 
 {
 	uint64_t waited = 0, known;
 
-	if (!may_measure(shim))
+	if (!shim_may_ask(shim))
 		return ASSUMED_NS;
 	cost_collect(shim);
 	do {
@@ -359,7 +339,7 @@ void cost_catch_up(struct shim *shim, int row)
 	uint64_t waited = 0;
 
 	cost_collect(shim);
-	while (atomic_load(&shim->samples_open) != 0 && may_measure(shim) && is_behind(shim, row, payment) &&
+	while (atomic_load(&shim->samples_open) != 0 && shim_may_ask(shim) && is_behind(shim, row, payment) &&
 		wait_on(shim, &waited))
 		;
 }
@@ -422,7 +402,7 @@ void cost_measure(struct launch *launch)
 	launch->start = launch->end = NULL;
 	launch->launched_ns = launch->unpriced ? now_ns() : 0;
 	launch->others_ns = 0;
-	if (!may_measure(launch->shim))
+	if (!shim_may_ask(launch->shim))
 		return;
 	cost_collect(launch->shim);
 	while (!may_queue(launch->shim, launch) && wait_on(launch->shim, &waited))

@@ -9,52 +9,118 @@
 #include "limiter.h"
 #include "quota.h"
 
-enum { GRAPH_DEPTH = 8 }; /* graphs within graphs that are looked into */
 #define GRAPH_PIECE (UINT64_C(2) << 20)
 
-/* What a graph's nodes allocate, at most: one that frees in between needs less. */
+/* What a graph's nodes allocate on each device, at most: one that frees in between needs less. */
 struct graph_need {
-	uint64_t bytes;
-	CUdevice device; /* of the first of them */
+	uint64_t bytes[GRANT_DEVICES];
+	uint32_t rows; /* a bit for each that is above zero */
+	bool refused;  /* it allocates where this container may not, or could not be looked into */
 };
 
-static void graph_need_add(struct graph_need *need, CUgraph graph, int depth);
+/* Graphs that are still to be looked into: any number, however deep they lie within each other. */
+struct graph_list {
+	CUgraph *graphs;
+	size_t count, room;
+};
 
-static void node_need_add(struct graph_need *need, CUgraphNode node, int depth)
+static void *memory_new(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return memory == MAP_FAILED ? NULL : memory;
+}
+
+static bool list_add(struct graph_list *list, CUgraph graph)
+{
+	if (list->count == list->room) {
+		const size_t room = list->room == 0 ? 512 : list->room * 2;
+		CUgraph *larger = memory_new(room * sizeof(*larger));
+
+		if (larger == NULL)
+			return false;
+		for (size_t i = 0; i < list->count; i++)
+			larger[i] = list->graphs[i];
+		if (list->graphs != NULL)
+			munmap(list->graphs, list->room * sizeof(*larger));
+		list->graphs = larger;
+		list->room = room;
+	}
+	list->graphs[list->count++] = graph;
+	return true;
+}
+
+static void need_add(struct graph_need *need, int row, uint64_t bytes)
+{
+	need->refused |= row == ROW_DENIED;
+	if (row < 0)
+		return;
+	need->bytes[row] = quota_add(need->bytes[row], quota_round_up(bytes, GRAPH_PIECE));
+	need->rows |= need->bytes[row] > 0 ? 1u << row : 0;
+}
+
+static bool node_look(struct shim *shim, struct graph_need *need, struct graph_list *list, CUgraphNode node)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS params;
 	CUgraphNodeType type;
 	CUgraph child;
 
 	if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
-		return;
+		return true;
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && driver.cuGraphMemAllocNodeGetParams != NULL &&
-		driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS) {
-		if (need->bytes == 0)
-			need->device = params.poolProps.location.id;
-		need->bytes = quota_add(need->bytes, quota_round_up(params.bytesize, GRAPH_PIECE));
-	}
-	if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < GRAPH_DEPTH && driver.cuGraphChildGraphNodeGetGraph != NULL &&
-		driver.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-		graph_need_add(need, child, depth + 1);
+		driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS)
+		need_add(need, shim_row_of_location(shim, &params.poolProps.location), params.bytesize);
+	return type != CU_GRAPH_NODE_TYPE_GRAPH || driver.cuGraphChildGraphNodeGetGraph == NULL ||
+	       driver.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS || list_add(list, child);
 }
 
-static void graph_need_add(struct graph_need *need, CUgraph graph, int depth)
+static bool graph_look(struct shim *shim, struct graph_need *need, struct graph_list *list, CUgraph graph)
 {
 	CUgraphNode *nodes;
 	size_t count = 0, room;
+	bool looked = true;
 
-	if (driver.cuGraphGetNodes == NULL || driver.cuGraphNodeGetType == NULL ||
-		driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-		return;
+	if (driver.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+		return true;
 	room = count * sizeof(*nodes);
-	nodes = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (nodes == MAP_FAILED)
-		return;
+	nodes = memory_new(room);
+	if (nodes == NULL)
+		return false;
 	if (driver.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
-		for (size_t i = 0; i < count; i++)
-			node_need_add(need, nodes[i], depth);
+		for (size_t i = 0; i < count && looked; i++)
+			looked = node_look(shim, need, list, nodes[i]);
 	munmap(nodes, room);
+	return looked;
+}
+
+/* Before it is known under a handle: what it needs. */
+static struct graph_need graph_need_of(struct shim *shim, CUgraph graph)
+{
+	struct graph_list list = {0};
+	struct graph_need need = {0};
+
+	if (shim == NULL || driver.cuGraphGetNodes == NULL || driver.cuGraphNodeGetType == NULL)
+		return need;
+	need.refused = !list_add(&list, graph);
+	while (list.count > 0 && !need.refused)
+		need.refused |= !graph_look(shim, &need, &list, list.graphs[--list.count]);
+	if (list.graphs != NULL)
+		munmap(list.graphs, list.room * sizeof(*list.graphs));
+	return need;
+}
+
+static bool graphs_hold(const struct shim *shim, CUdevice device, cuuint64_t *held)
+{
+	struct relaxed relaxed;
+	bool told;
+
+	if (driver.cuDeviceGetGraphMemAttribute == NULL || !shim_may_ask(shim))
+		return false;
+	relaxed = shim_relax();
+	told = driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, held) ==
+	       CUDA_SUCCESS;
+	shim_restore(relaxed);
+	return told;
 }
 
 /* Bring the charge for graphs on a device to what it keeps for them; `reserved` is given back. */
@@ -63,9 +129,7 @@ static void graphs_settle(struct shim *shim, int row, CUdevice device, uint64_t 
 	cuuint64_t held = 0;
 	uint64_t charged;
 
-	if (driver.cuDeviceGetGraphMemAttribute == NULL ||
-		driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &held) !=
-			CUDA_SUCCESS) {
+	if (!graphs_hold(shim, device, &held)) {
 		atomic_fetch_add(&shim->graph_charges[row], reserved); /* unknown: what was reserved stays */
 		return;
 	}
@@ -76,65 +140,96 @@ static void graphs_settle(struct shim *shim, int row, CUdevice device, uint64_t 
 		charge_give(shim, row, charged - held);
 }
 
-/* Room for a graph's memory, beyond what its device keeps for graphs already. */
+/* Room for a graph's memory on each of its devices, beyond what they keep for graphs already. */
 struct graph_charge {
-	struct charge charge;
-	CUdevice device;
+	struct shim *shim; /* NULL: it allocates nothing that counts */
+	uint32_t rows;
+	uint64_t reserved[GRANT_DEVICES];
 };
+
+static void graph_give_back(struct graph_charge *taking)
+{
+	for (int row = 0; row < (int)GRANT_DEVICES; row++)
+		if (taking->reserved[row] > 0)
+			charge_give(taking->shim, row, taking->reserved[row]);
+}
 
 static bool graph_reserve(struct graph_charge *taking, struct shim *shim, const struct graph_need *need)
 {
-	const int row = shim != NULL && need->bytes > 0 ? shim_row_of_device(shim, need->device) : ROW_NONE;
-	const uint64_t kept = row >= 0 ? atomic_load(&shim->graph_charges[row]) : 0;
+	taking->shim = shim != NULL && need->rows != 0 ? shim : NULL;
+	taking->rows = need->rows;
+	if (shim != NULL && need->refused)
+		return false;
+	if (taking->shim == NULL)
+		return true;
+	for (int row = 0; row < (int)GRANT_DEVICES; row++)
+		taking->reserved[row] = 0;
+	for (int row = 0; row < (int)GRANT_DEVICES; row++) {
+		const uint64_t more = quota_left(atomic_load(&shim->graph_charges[row]), need->bytes[row]);
 
-	taking->device = need->device;
-	return charge_begin_on(&taking->charge, shim, row, need->bytes > kept ? need->bytes - kept : 0);
+		if (need->rows >> row == 0)
+			break;
+		if (more > 0 && !charge_take(shim, row, more)) {
+			graph_give_back(taking);
+			return false;
+		}
+		taking->reserved[row] = more;
+	}
+	charge_nested = 1;
+	return true;
 }
 
-/* A graph may allocate on several devices: each is asked. */
 static void graph_settle(struct graph_charge *taking)
 {
-	struct shim *shim = taking->charge.shim;
+	struct shim *shim = taking->shim;
 
 	if (shim == NULL)
 		return;
-	charge_nested--;
-	graphs_settle(shim, taking->charge.row, taking->device, taking->charge.bytes);
+	charge_nested = 0;
 	for (CUdevice device = 0; device < shim->device_count; device++) {
 		const int row = shim_row_of_device(shim, device);
 
-		if (row >= 0 && row != taking->charge.row)
-			graphs_settle(shim, row, device, 0);
+		if (row >= 0 && taking->rows >> row & 1)
+			graphs_settle(shim, row, device, taking->reserved[row]);
 	}
 }
 
-/* Before it is known under a handle: what it needs. */
-static struct graph_need graph_need_of(CUgraph graph)
+/* An executable graph and its devices have an entry, and each device one with the bytes. Handles have less than 56
+ * bits. */
+static uint64_t need_key(CUgraphExec exec, int row)
 {
-	struct graph_need need = {0};
-
-	if (!charge_nested && shim_get() != NULL)
-		graph_need_add(&need, graph, 0);
-	return need;
+	return (uint64_t)(uintptr_t)exec | (uint64_t)(row + 1) << 56;
 }
 
 static CUresult instantiated(CUresult result, const CUgraphExec *exec, const struct graph_need *need)
 {
 	struct shim *shim = charge_nested ? NULL : shim_get();
-	struct table_entry entry = {.bytes = need->bytes, .tag = (uint32_t)need->device};
+	struct table_entry entry = {.tag = need->rows};
+	bool put = true;
 
-	if (result != CUDA_SUCCESS || shim == NULL || exec == NULL || need->bytes == 0)
+	if (result != CUDA_SUCCESS || shim == NULL || exec == NULL || need->rows == 0)
 		return result;
 	entry.key = (uint64_t)(uintptr_t)*exec;
-	(void)table_put(&shim->graphs, &entry);
-	return result;
+	put = table_put(&shim->graphs, &entry);
+	for (int row = 0; row < (int)GRANT_DEVICES; row++) {
+		entry = (struct table_entry){.key = need_key(*exec, row), .bytes = need->bytes[row]};
+		if (entry.bytes > 0)
+			put &= table_put(&shim->graphs, &entry);
+	}
+	if (put)
+		return result;
+	(void)driver.cuGraphExecDestroy(*exec);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 #define INSTANTIATE(symbol, ...)                                                                                       \
+	struct shim *shim = SHIM_HERE();                                                                               \
 	struct graph_need need;                                                                                        \
                                                                                                                        \
 	REAL(symbol);                                                                                                  \
-	need = graph_need_of(hGraph);                                                                                  \
+	need = graph_need_of(shim, hGraph);                                                                            \
+	if (need.refused)                                                                                              \
+		return CUDA_ERROR_OUT_OF_MEMORY;                                                                       \
 	return instantiated(driver.symbol(__VA_ARGS__), phGraphExec, &need)
 
 CUresult cuGraphInstantiate(
@@ -158,10 +253,10 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, u
 #define INSTANTIATE_WITH_PARAMS(symbol)                                                                                \
 	CUresult symbol(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)    \
 	{                                                                                                              \
-		struct shim *shim = charge_nested ? NULL : shim_get();                                                 \
+		struct shim *shim = SHIM_HERE();                                                                       \
 		const bool uploads =                                                                                   \
 			instantiateParams != NULL && instantiateParams->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;    \
-		const struct graph_need need = graph_need_of(hGraph);                                                  \
+		const struct graph_need need = graph_need_of(shim, hGraph);                                            \
 		struct graph_charge taking;                                                                            \
 		CUresult result;                                                                                       \
                                                                                                                        \
@@ -179,18 +274,23 @@ INSTANTIATE_WITH_PARAMS(cuGraphInstantiateWithParams_ptsz)
 /* What an executable graph needs, as it was when it was made. */
 static struct graph_need exec_need(struct shim *shim, CUgraphExec exec)
 {
+	struct graph_need need = {0};
 	struct table_entry entry;
 
 	if (shim == NULL || !table_get(&shim->graphs, (uint64_t)(uintptr_t)exec, &entry))
-		return (struct graph_need){0};
-	return (struct graph_need){.bytes = entry.bytes, .device = (CUdevice)entry.tag};
+		return need;
+	need.rows = entry.tag;
+	for (int row = 0; need.rows >> row != 0; row++)
+		if (need.rows >> row & 1 && table_get(&shim->graphs, need_key(exec, row), &entry))
+			need.bytes[row] = entry.bytes;
+	return need;
 }
 
 /* Memory comes to a graph when it is uploaded, else when it is launched. */
 #define UPLOAD(symbol)                                                                                                 \
 	CUresult symbol(CUgraphExec hGraphExec, CUstream hStream)                                                      \
 	{                                                                                                              \
-		struct shim *shim = charge_nested ? NULL : shim_get();                                                 \
+		struct shim *shim = SHIM_HERE();                                                                       \
 		const struct graph_need need = exec_need(shim, hGraphExec);                                            \
 		struct graph_charge taking;                                                                            \
 		CUresult result;                                                                                       \
@@ -253,12 +353,14 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 
 	REAL(cuGraphExecDestroy);
 	if (shim != NULL) {
-		(void)table_take(&shim->graphs, (uint64_t)(uintptr_t)hGraphExec, &entry);
+		if (table_take(&shim->graphs, (uint64_t)(uintptr_t)hGraphExec, &entry))
+			for (int row = 0; row < (int)GRANT_DEVICES; row++)
+				(void)table_take(&shim->graphs, need_key(hGraphExec, row), &entry);
 		cost_forget(shim, (uint64_t)(uintptr_t)hGraphExec, 0); /* before another has its address */
 	}
 	return driver.cuGraphExecDestroy(hGraphExec);
@@ -266,7 +368,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	const int row = shim != NULL ? shim_row_of_device(shim, device) : ROW_NONE;
 	CUresult result;
 

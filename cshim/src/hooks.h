@@ -60,9 +60,22 @@ void *real_dlsym(void *handle, const char *name);
 /* How many look-ups of driver functions passed that this library does not know. */
 extern _Atomic unsigned long hooks_passed;
 
+/* Above zero while this thread is in a call of the driver that is charged: what the driver itself calls in between is
+ * not charged again. A program may leave such a call by a longjmp: a call that does not come from the driver ends it.
+ */
+extern __thread int charge_nested __attribute__((tls_model("initial-exec")));
+void charge_called_from(const void *caller);
+
+#define NOTE_CALLER()                                                                                                  \
+	do {                                                                                                           \
+		if (__builtin_expect(charge_nested != 0, 0))                                                           \
+			charge_called_from(__builtin_return_address(0));                                               \
+	} while (0)
+
 /* For a wrapper whose real function this driver does not have: reached only by a program linked against a newer one. */
 #define REAL_OR(function, error)                                                                                       \
 	do {                                                                                                           \
+		NOTE_CALLER();                                                                                         \
 		if (!hooks_load_driver())                                                                              \
 			return CUDA_ERROR_NOT_INITIALIZED;                                                             \
 		if (driver.function == NULL)                                                                           \

@@ -54,8 +54,117 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 	if (!charge_begin(&charge, bytesize))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = driver.cuMemAllocManaged(dptr, bytesize, flags);
-	return charge_settle(&charge, pointers_of(&charge), result, dptr != NULL ? *dptr : 0, bytesize, KIND_DEVICE);
+	return charge_settle(&charge, pointers_of(&charge), result, dptr != NULL ? *dptr : 0, bytesize, KIND_MANAGED);
 }
+
+/* Managed memory that is fetched to a device is charged there too, the whole of it and until it is freed: a part may be
+ * on either, and comes back without a call. */
+static uint64_t managed_key(CUdeviceptr pointer, int row)
+{
+	return pointer ^ (uint64_t)(row + 1) << 56;
+}
+
+static bool fetch_begin(struct shim *shim, CUdeviceptr pointer, const CUmemLocation *location)
+{
+	struct table_entry entry, there;
+	int row;
+
+	if (!table_get(&shim->pointers, pointer, &entry) && !table_find_range(&shim->pointers, pointer, &entry))
+		return true;
+	row = entry.kind == KIND_MANAGED ? shim_row_of_location(shim, location) : ROW_NONE;
+	if (row == ROW_DENIED)
+		return false;
+	if (row < 0 || row == entry.device || table_get(&shim->managed, managed_key(entry.key, row), &there))
+		return true;
+	if (!charge_take(shim, row, entry.bytes))
+		return false;
+	entry.key = managed_key(entry.key, row);
+	entry.device = (uint16_t)row;
+	if (!table_put(&shim->managed, &entry))
+		log_line(LOG_ERROR, "no memory to remember an allocation: it stays charged until this process ends");
+	return true;
+}
+
+/* With one device there is nowhere else to go. */
+static bool fetches_count(const struct shim *shim)
+{
+	return shim != NULL && shim->single_row < 0;
+}
+
+static void managed_freed(struct shim *shim, CUdeviceptr pointer)
+{
+	struct table_entry entry;
+
+	for (int row = 0; row < (int)shim->grant->device_count; row++)
+		if (table_take(&shim->managed, managed_key(pointer, row), &entry))
+			charge_give(shim, row, entry.bytes);
+}
+
+#define PREFETCH(symbol)                                                                                               \
+	CUresult symbol(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)                        \
+	{                                                                                                              \
+		struct shim *shim = SHIM_HERE();                                                                       \
+		const CUmemLocation location = {                                                                       \
+			.type = dstDevice < 0 ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,               \
+			.id = dstDevice};                                                                              \
+                                                                                                                       \
+		REAL(symbol);                                                                                          \
+		if (fetches_count(shim) && !fetch_begin(shim, devPtr, &location))                                      \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		return driver.symbol(devPtr, count, dstDevice, hStream);                                               \
+	}
+
+#define PREFETCH_TO(symbol)                                                                                            \
+	CUresult symbol(                                                                                               \
+		CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags, CUstream hStream)        \
+	{                                                                                                              \
+		struct shim *shim = SHIM_HERE();                                                                       \
+                                                                                                                       \
+		REAL(symbol);                                                                                          \
+		if (fetches_count(shim) && !fetch_begin(shim, devPtr, &location))                                      \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		return driver.symbol(devPtr, count, location, flags, hStream);                                         \
+	}
+
+/* Range i goes to the last of the locations whose first index is not beyond i. */
+static bool fetch_batch(struct shim *shim, const CUdeviceptr *pointers, size_t count, const CUmemLocation *locations,
+	const size_t *firsts, size_t places)
+{
+	size_t place = 0;
+
+	if (pointers == NULL || locations == NULL || firsts == NULL || places == 0)
+		return true; /* the driver refuses it */
+	for (size_t i = 0; i < count; i++) {
+		while (place + 1 < places && firsts[place + 1] <= i)
+			place++;
+		if (!fetch_begin(shim, pointers[i], &locations[place]))
+			return false;
+	}
+	return true;
+}
+
+#define PREFETCH_BATCH(symbol)                                                                                         \
+	CUresult symbol(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs,                  \
+		size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)           \
+	{                                                                                                              \
+		struct shim *shim = SHIM_HERE();                                                                       \
+                                                                                                                       \
+		REAL(symbol);                                                                                          \
+		if (fetches_count(shim) &&                                                                             \
+			!fetch_batch(shim, dptrs, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs))              \
+			return CUDA_ERROR_OUT_OF_MEMORY;                                                               \
+		return driver.symbol(                                                                                  \
+			dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);          \
+	}
+
+PREFETCH(cuMemPrefetchAsync)
+PREFETCH(cuMemPrefetchAsync_ptsz)
+PREFETCH_TO(cuMemPrefetchAsync_v2)
+PREFETCH_TO(cuMemPrefetchAsync_v2_ptsz)
+PREFETCH_BATCH(cuMemPrefetchBatchAsync)
+PREFETCH_BATCH(cuMemPrefetchBatchAsync_ptsz)
+PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync)
+PREFETCH_BATCH(cuMemDiscardAndPrefetchBatchAsync_ptsz)
 
 CUresult cuMemAllocPitch_v2(
 	CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
@@ -103,12 +212,14 @@ static CUresult settle_free(struct shim *shim, bool known, const struct table_en
 		pool_freed(shim, entry->tag, entry->bytes);
 	else
 		charge_give(shim, entry->device, entry->bytes);
+	if (result == CUDA_SUCCESS && entry->kind == KIND_MANAGED)
+		managed_freed(shim, entry->key);
 	return result;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 	bool known;
 
@@ -119,7 +230,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 	bool known;
 
@@ -130,7 +241,7 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr)
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 	bool known;
 
@@ -141,7 +252,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 	bool known;
 
@@ -154,7 +265,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
  * charged. */
 CUresult cuImportExternalMemory(CUexternalMemory *extMem, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry = {.kind = KIND_UNCHARGED};
 	CUresult result;
 	int row;
@@ -176,7 +287,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *extMem, const CUDA_EXTERNAL_ME
 
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem)
 {
-	struct shim *shim = charge_nested ? NULL : shim_get();
+	struct shim *shim = SHIM_HERE();
 	struct table_entry entry;
 
 	REAL(cuDestroyExternalMemory);

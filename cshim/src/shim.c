@@ -280,6 +280,27 @@ int shim_row_of_device(struct shim *shim, CUdevice device)
 	return shim->rows[device];
 }
 
+/* Memory of the host is free of charge; what this library does not know is on no device that was granted. */
+int shim_row_of_location(struct shim *shim, const CUmemLocation *location)
+{
+	switch ((int)location->type) {
+	case CU_MEM_LOCATION_TYPE_INVALID: /* the driver refuses it */
+	case CU_MEM_LOCATION_TYPE_DEVICE:
+		return shim_row_of_device(shim, location->id);
+	case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+		return shim_row_of_device(shim, location->localized.deviceId);
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+	case CU_MEM_LOCATION_TYPE_INVISIBLE: /* another process's */
+		return ROW_NONE;
+	default:
+		log_line(LOG_WARNING, "memory of location type %d is refused: this library does not know it",
+			(int)location->type);
+		return ROW_DENIED;
+	}
+}
+
 static struct context_row *context_place(struct shim *shim, uint64_t context)
 {
 	return &shim->contexts[(context >> 4 ^ context >> 12) % CONTEXTS];
@@ -388,6 +409,26 @@ bool shim_is_capturing(const struct shim *shim, CUstream stream, bool per_thread
 	else if (driver.cuStreamIsCapturing != NULL)
 		result = driver.cuStreamIsCapturing(stream, &status);
 	return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool shim_may_ask(const struct shim *shim)
+{
+	return atomic_load(&shim->captures) == 0 || driver.cuThreadExchangeStreamCaptureMode != NULL;
+}
+
+struct relaxed shim_relax(void)
+{
+	struct relaxed relaxed = {.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+
+	relaxed.done = driver.cuThreadExchangeStreamCaptureMode != NULL &&
+		       driver.cuThreadExchangeStreamCaptureMode(&relaxed.mode) == CUDA_SUCCESS;
+	return relaxed;
+}
+
+void shim_restore(struct relaxed relaxed)
+{
+	if (relaxed.done)
+		(void)driver.cuThreadExchangeStreamCaptureMode(&relaxed.mode);
 }
 
 bool shim_enter_stream(struct shim *shim, CUstream stream)

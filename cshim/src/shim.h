@@ -27,7 +27,8 @@ enum {
 	ROW_DENIED = -2, /* a device that the grant does not name */
 	ORDINALS = 64,   /* devices that the driver may show */
 	CONTEXTS = 128,  /* contexts remembered with their device */
-	POOLS = 64,      /* memory pools counted as pools */
+	POOL_CHUNK = 64, /* memory pools are remembered in so many pieces of so many */
+	POOL_CHUNKS = 1024,
 	NVML_HANDLES = 64,
 	COSTS = 1024, /* kernels whose cost is known at a time */
 	SAMPLES = 64, /* measurements under way */
@@ -59,7 +60,8 @@ struct context_row {
 
 struct pool {
 	_Atomic uint64_t handle;
-	int row;
+	uint32_t number;
+	int row; /* ROW_NONE: of the host, or another process's */
 	spin_lock lock;
 	uint64_t charged_bytes;   /* what the region has for it */
 	uint64_t live_bytes;      /* what was allocated from it and not freed */
@@ -132,10 +134,14 @@ struct shim {
 	struct table mappings; /* of VMM: address -> block */
 	struct table blocks;   /* of VMM: what is charged */
 	uint64_t last_block;
-	struct table graphs; /* executable graphs that allocate */
+	struct table array_maps;   /* places of sparse arrays -> block; `scope` is the array */
+	_Atomic uint32_t exported; /* blocks that were exported */
+	struct table graphs;       /* executable graphs that allocate: which devices, and on each how much */
+	struct table managed;      /* managed memory that was fetched to another device, charged there too */
 	struct table externals;
 	_Atomic uint32_t pools_used;
-	struct pool pools[POOLS];
+	struct pool *_Atomic pool_chunks[POOL_CHUNKS];
+	struct table pool_numbers; /* by handle: its place + 1, in `tag` */
 	struct {
 		_Atomic uint64_t handle;
 		_Atomic int row;
@@ -189,6 +195,7 @@ void shim_reap_now_and_then(struct shim *shim);
 
 /* The row of a device, of the current context, of NVML's device. ROW_NONE where nothing is to be counted. */
 int shim_row_of_device(struct shim *shim, CUdevice device);
+int shim_row_of_location(struct shim *shim, const CUmemLocation *location);
 int shim_row_of_context(struct shim *shim, uint64_t *context);
 int shim_row_of_other_context(struct shim *shim, CUcontext context);
 int shim_row_of_nvml(struct shim *shim, nvmlDevice_t device);
@@ -199,6 +206,17 @@ bool shim_device_of_stream(struct shim *shim, CUstream stream, CUdevice *device)
 
 /* Whether what goes into the stream now is recorded into a graph instead of done. */
 bool shim_is_capturing(const struct shim *shim, CUstream stream, bool per_thread);
+
+/* While a stream is captured some calls are refused and spoil the capture, even from another thread, unless the calling
+ * thread has said that it knows what it does. So each such call of our own stands between these two, and is not made
+ * where `shim_may_ask` says no: a capture is open, and the driver is too old for that. */
+struct relaxed {
+	bool done;
+	CUstreamCaptureMode mode;
+};
+bool shim_may_ask(const struct shim *shim);
+struct relaxed shim_relax(void);
+void shim_restore(struct relaxed relaxed);
 
 /* Make the stream's context current where it is not; `shim_leave_stream` undoes what was done. */
 bool shim_enter_stream(struct shim *shim, CUstream stream);

@@ -107,7 +107,8 @@ static bool table_look(struct table *table, uint64_t key, struct table_entry *en
 		const uint32_t place = place_of(shard, hash, key);
 
 		found = shard->entries[place].key != 0;
-		*entry = shard->entries[place];
+		if (found)
+			*entry = shard->entries[place];
 		if (found && take)
 			shard_delete(shard, place);
 	}

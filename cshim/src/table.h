@@ -32,7 +32,7 @@ struct table {
 /* Add an entry, replacing one with its key. False when there is no memory for it. */
 bool table_put(struct table *table, const struct table_entry *entry);
 
-/* Take the entry with `key` out. False when there is none. */
+/* Take the entry with `key` out. False when there is none: then `*entry` is left as it was. */
 bool table_take(struct table *table, uint64_t key, struct table_entry *entry);
 
 bool table_get(struct table *table, uint64_t key, struct table_entry *entry);

@@ -15,12 +15,14 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from interface import ENUMS, reason_of, treatment_of
+
 CSHIM = Path(__file__).resolve().parent.parent
 
 # Structs and enums of ours that a size can be asked of.
 TYPES = (
     "CUDA_ARRAY_DESCRIPTOR", "CUDA_ARRAY3D_DESCRIPTOR", "CUDA_ARRAY_DESCRIPTOR_v1", "CUDA_ARRAY3D_DESCRIPTOR_v1",
-    "CUDA_ARRAY_MEMORY_REQUIREMENTS", "CUmemLocation", "CUmemAllocationProp", "CUmemPoolProps", "CUDA_MEM_ALLOC_NODE_PARAMS",
+    "CUDA_ARRAY_MEMORY_REQUIREMENTS", "CUmemLocation", "CUmemAllocationProp", "CUmemPoolProps", "CUDA_MEM_ALLOC_NODE_PARAMS", "CUarrayMapInfo",
     "CUDA_GRAPH_INSTANTIATE_PARAMS", "CUlaunchConfig", "CUDA_LAUNCH_PARAMS", "CUDA_KERNEL_NODE_PARAMS_v1",
     "CUDA_EXTERNAL_MEMORY_HANDLE_DESC", "CUuuid", "CUipcMemHandle", "CUresult", "CUdeviceptr", "CUmemGenericAllocationHandle", "nvmlMemory_t",
     "nvmlMemory_v2_t", "nvmlUtilization_t", "nvmlProcessInfo_v1_t", "nvmlProcessInfo_v2_t", "nvmlProcessInfo_t",
@@ -41,32 +43,6 @@ CONSTANTS = (
     "CU_STREAM_CAPTURE_STATUS_ACTIVE", "CU_STREAM_CAPTURE_MODE_RELAXED", "NVML_ERROR_INSUFFICIENT_SIZE", "NVML_ERROR_FUNCTION_NOT_FOUND",
 )  # fmt: skip
 
-
-# Functions of the newest headers whose names say memory or work, and why they pass.
-MEMORY_OR_WORK = re.compile(
-    r"Alloc|Launch|BeginCapture|EndCapture|Recapture|MemCreate|PoolCreate|ArrayCreate|CtxCreate|Import|MulticastCreate|Decompress"
-    r"|IpcOpenMem|Managed|LibraryLoad|ModuleLoad|SetLimit|Trim|SetMemPool|MapArray|Subgrid|GraphUpload|GraphInstantiate"
-)
-PASSED = {
-    "what others have allocated is charged to them": (
-        "cuIpcOpenMemHandle", "cuMemImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", "cuMemPoolImportPointer",
-        "cuLogicalEndpointImport",
-    ),
-    "the host's memory": ("cuMemAllocHost", "cuMemHostAlloc"),
-    "the driver's own, which the agent sees": (
-        "cuCtxSetLimit", "cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibraryLoadData",
-        "cuLibraryLoadFromFile", "cuLibraryGetManaged",
-    ),
-    "charged with the graph": ("cuGraphAddMemAllocNode", "cuGraphMemAllocNodeGetParams"),
-    "charged with its handle": ("cuMemMapArrayAsync",),
-    "asked for at each allocation": ("cuDeviceSetMemPool", "cuMemSetMemPool"),
-    "tells and takes nothing": (
-        "cuMemGetAllocationGranularity", "cuMemGetAllocationPropertiesFromHandle", "cuTensorMapSetAllocationClass",
-        "cuImportExternalSemaphore", "cuMulticastCreate",
-    ),
-    "not work of the multiprocessors": ("cuLaunchHostFunc", "cuMemBatchDecompressAsync"),
-    "work of a graphics interface": ("cuStreamBeginCaptureToCig", "cuStreamEndCaptureToCig"),
-}  # fmt: skip
 
 # The same for NVML: what tells of memory or of processes, which are the share's and the container's.
 NVML_FIGURES = re.compile(r"nvmlDeviceGet\w*(?:MemoryInfo|Process)")
@@ -110,15 +86,50 @@ def typedef_faults(folder: Path) -> list[str]:
     return faults
 
 
+def declared_functions(folder: Path) -> set[str]:
+    """Return the functions that NVIDIA's headers declare, without ``cu`` and without the marks of versions and default streams."""
+    names = set(re.findall(r"\bCUDAAPI cu([A-Z]\w+)\s*\(", (folder / "cuda.h").read_text()))
+    names |= set(re.findall(r"PFN_cu(\w+?)_v\d+(?:_ptsz|_ptds)?\)", (folder / "cudaTypedefs.h").read_text()))
+    return {re.sub(r"(_ptsz|_ptds)$", "", name) for name in names}
+
+
 def unhooked_faults(folder: Path) -> list[str]:
-    """Return the functions that allocate or start work, by their names, and are neither hooked nor passed for a reason."""
-    declared = set(re.findall(r"PFN_(\w+?)_v\d+(?:_ptsz|_ptds)?\)", (folder / "cudaTypedefs.h").read_text()))
+    """Return the functions that are neither hooked nor passed for a reason."""
     manifest = (CSHIM / "src" / "hooks.def").read_text()
-    hooked = set(re.findall(r"^HOOK\(\w+, (\w+),", manifest, re.MULTILINE))
-    passed = {name for names in PASSED.values() for name in names}
-    wanted = {name for name in declared if MEMORY_OR_WORK.search(name)}
-    faults = [f"{name}: allocates or starts work, is not hooked, and nothing says why" for name in sorted(wanted - hooked - passed)]
-    return faults + [f"{name}: passed for a reason, and hooked or unknown" for name in sorted(passed & hooked | passed - declared)]
+    hooked = {name for row in re.findall(r"^HOOK\(cu(\w+), cu(\w+),", manifest, re.MULTILINE) for name in row}
+    faults = []
+    for name in sorted(declared_functions(folder)):
+        base = re.sub(r"_v\d$", "", name)
+        if base not in hooked and reason_of(base) is None:
+            faults.append(f"cu{name}: is not hooked, and nothing says why")
+    return faults
+
+
+def enum_faults(folder: Path) -> list[str]:
+    """Return the values of the enums that decide a charge of which nothing says what is done with them."""
+    header = (folder / "cuda.h").read_text()
+    table = [
+        tuple(int(part, 16) for part in row) for row in re.findall(r"\{(0x\w+), (0x\w+), \d+,", (CSHIM / "src" / "array.c").read_text())
+    ]
+    faults = []
+    for enum in ENUMS:
+        body = re.search(rf"typedef enum {enum}_enum \{{(.*?)\}} {enum};", header, re.DOTALL)
+        if body is None:
+            faults.append(f"{enum}: not in cuda.h")
+            continue
+        prefixes = {"CUlimit": "CU_LIMIT_", "CUarray_format": "CU_AD_FORMAT_", "CUarraySparseSubresourceType": "CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_",
+                    "CUmemAllocationHandleType": "CU_MEM_HANDLE_TYPE_"}  # fmt: skip
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", enum.removeprefix("CU")).upper()
+        prefix = prefixes.get(enum, f"CU_{words}_")
+        text = re.sub(r"/\*.*?\*/", "", body.group(1), flags=re.DOTALL)
+        for value, number in re.findall(rf"\b{prefix}(\w+)\s*(?:=\s*(\w+))?", text):
+            if value == "MAX":
+                continue
+            if treatment_of(enum, value) is None:
+                faults.append(f"{prefix}{value}: a value of {enum} of which nothing says what is done with it")
+            if enum == "CUarray_format" and not any(first <= int(number, 16) <= last for first, last in table):
+                faults.append(f"{prefix}{value}: array.c does not say what it takes")
+    return faults
 
 
 def unhooked_figures(folder: Path) -> list[str]:
@@ -138,7 +149,7 @@ def main() -> int:
     build.mkdir(parents=True, exist_ok=True)
     folder = include_folder()
     theirs = ["-DVGPU_CUDA_HEADERS", f"-isystem{folder}"]
-    faults = typedef_faults(folder) + unhooked_faults(folder) + unhooked_figures(folder)
+    faults = typedef_faults(folder) + unhooked_faults(folder) + enum_faults(folder) + unhooked_figures(folder)
     ours_text, theirs_text = figures(build, []), figures(build, theirs)
     faults += [f"ours {a}, theirs {b}" for a, b in zip(ours_text.splitlines(), theirs_text.splitlines(), strict=True) if a != b]
     for source in sorted([*(CSHIM / "src").glob("*.c"), *(CSHIM / "tests" / "fake").glob("*.c")]):

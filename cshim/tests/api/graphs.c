@@ -3,7 +3,8 @@
 
 static void graphs_are_charged_what_the_device_keeps_for_them(void)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = 600 * MIB};
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.bytesize = 600 * MIB, .poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
 	CUgraphNode node;
 	CUgraphExec exec;
 	CUdeviceptr a;
@@ -92,6 +93,85 @@ static void a_graph_is_charged_where_it_allocates(void)
 	CHECK_EQUAL(fakeUsedBytes(1), 600 * MIB);
 }
 
+static void two_shares(uint64_t first, uint64_t second)
+{
+	struct grant grant = rig_grant(2, GIB, 100);
+
+	rig_cards(2, 16 * GIB);
+	grant.devices[0].memory_limit_bytes = grant.devices[0].started_with_bytes = first;
+	grant.devices[1].memory_limit_bytes = grant.devices[1].started_with_bytes = second;
+	rig_write(&grant);
+	rig_context(1);
+	rig_context(0);
+}
+
+static void graph_add_alloc(CUgraph graph, uint64_t bytes, CUmemLocation location)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytesize = bytes, .poolProps.location = location};
+	CUgraphNode node;
+
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+}
+
+static void each_device_of_a_graph_is_asked(void)
+{
+	CUgraph over = NULL, within = NULL;
+	CUgraphExec exec;
+
+	two_shares(GIB, 4 * GIB);
+	over = graph_that_allocates(2 * MIB, 1);
+	graph_add_alloc(over, 2 * GIB, (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0});
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, over, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(rig_charged(0) + rig_charged(1) + fakeUsedBytes(0) + fakeUsedBytes(1), 0);
+	within = graph_that_allocates(2 * MIB, 0);
+	graph_add_alloc(within, 2 * GIB, (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1});
+	graph_add_alloc(within, 512 * MIB,
+		(CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, .localized = {.deviceId = 1}});
+	graph_add_alloc(within, 8 * GIB, (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST});
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, within, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(0), 2 * MIB);
+	CHECK_EQUAL(rig_charged(1), 2 * GIB + 512 * MIB);
+	CHECK_EQUAL(fakeUsedBytes(1), 2 * GIB + 512 * MIB);
+	CHECK_EQUAL(cuDeviceGraphMemTrim(1), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(1), 0);
+	CHECK_EQUAL(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+}
+
+static void a_graph_of_any_depth_is_looked_into(void)
+{
+	CUgraph graph, outer;
+	CUgraphExec exec;
+	CUgraphNode node;
+	CUdeviceptr a;
+
+	rig_begin(GIB);
+	graph = graph_that_allocates(5 * GIB, 0);
+	for (int depth = 0; depth < 300; depth++) {
+		CHECK_EQUAL(cuGraphCreate(&outer, 0), CUDA_SUCCESS);
+		CHECK_EQUAL(cuGraphAddChildGraphNode(&node, outer, NULL, 0, graph), CUDA_SUCCESS);
+		CHECK_EQUAL(cuGraphDestroy(graph), CUDA_SUCCESS); /* the child is a copy */
+		graph = outer;
+	}
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	rig_exact(0);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, GIB), CUDA_SUCCESS);
+}
+
+static void a_graph_that_allocates_in_an_unknown_place_is_refused(void)
+{
+	CUgraphExec exec;
+	CUgraph graph;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	graph_add_alloc(graph, 5 * GIB, (CUmemLocation){.type = (CUmemLocationType)77});
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	rig_exact(0);
+}
+
 static void what_is_only_recorded_takes_no_room(void)
 {
 	CUgraphExec exec;
@@ -137,6 +217,9 @@ int main(int argc, char **argv)
 		TEST(a_graph_within_a_graph_is_charged_too),
 		TEST(a_graph_is_charged_when_it_is_uploaded),
 		TEST(a_graph_is_charged_where_it_allocates),
+		TEST(each_device_of_a_graph_is_asked),
+		TEST(a_graph_of_any_depth_is_looked_into),
+		TEST(a_graph_that_allocates_in_an_unknown_place_is_refused),
 		TEST(what_is_only_recorded_takes_no_room),
 		TEST(a_captured_allocation_is_charged_when_its_graph_runs),
 	};

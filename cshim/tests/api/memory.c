@@ -1,5 +1,8 @@
 /* Memory of every kind: counted as the card counts it, held to the limit, given back in full; and the driver's own
  * answers for everything that is not the limit's business. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+
 #include "rig.h"
 
 static void plain_memory_is_held_to_the_limit(void)
@@ -318,9 +321,130 @@ static void memory_without_a_limit_is_counted(void)
 	CHECK_EQUAL(total_bytes, 8 * GIB);
 }
 
+static void arrays_of_every_format_are_charged_what_they_take(void)
+{
+	static const int formats[] = {0x01, 0x02, 0x03, 0x08, 0x09, 0x0a, 0x10, 0x20, 0x50, 0x51, 0x52, 0x53, 0x54,
+		0x55, 0x56, 0x57, 0x58, 0x59, 0x5a, 0x5b, 0x5c, 0x5d, 0x5e, 0x91, 0x92, 0x93, 0x94, 0x95, 0x96, 0x97,
+		0x98, 0x99, 0x9a, 0x9b, 0x9c, 0x9d, 0x9e, 0x9f, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9,
+		0xb0, 0xb1, 0xb2, 0xb3, 0xb4, 0xb5, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc5, 0xc6, 0xc7, 0xc8, 0xc9, 0xca,
+		0xcb};
+
+	rig_begin(4 * GIB);
+	for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+		const CUDA_ARRAY3D_DESCRIPTOR desc = {.Width = 1022,
+			.Height = 514,
+			.Depth = 3,
+			.Format = (CUarray_format)formats[i],
+			.NumChannels = 4,
+			.Flags = 0x01};
+		CUmipmappedArray mipmap;
+		CUarray array;
+
+		CHECK_EQUAL(cuArray3DCreate_v2(&array, &desc), CUDA_SUCCESS);
+		CHECK_EQUAL(rig_charged(0), fakeUsedBytes(0));
+		CHECK_EQUAL(cuMipmappedArrayCreate(&mipmap, &desc, 9), CUDA_SUCCESS);
+		CHECK_EQUAL(rig_charged(0), fakeUsedBytes(0));
+		CHECK_EQUAL(cuArrayDestroy(array), CUDA_SUCCESS);
+		CHECK_EQUAL(cuMipmappedArrayDestroy(mipmap), CUDA_SUCCESS);
+		rig_exact(0);
+	}
+}
+
+static void the_heap_and_the_output_of_kernels_are_charged(void)
+{
+	CUcontext context;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 600 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 100 * MIB), CUDA_SUCCESS);
+	CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 1024), CUDA_SUCCESS);
+	rig_exact(700 * MIB);
+	CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 800 * MIB), CUDA_SUCCESS);
+	rig_exact(900 * MIB);
+	CHECK_EQUAL(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 100 * MIB), CUDA_SUCCESS);
+	rig_exact(200 * MIB);
+	CHECK_EQUAL(cuCtxDestroy_v2(context), CUDA_SUCCESS);
+	rig_exact(0);
+}
+
+static void managed_memory_is_charged_wherever_it_is_fetched(void)
+{
+	struct grant grant = rig_grant(2, GIB, 100);
+	CUmemLocation there[] = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1}, {.type = CU_MEM_LOCATION_TYPE_HOST}};
+	size_t firsts[] = {0, 1}, sizes[] = {600 * MIB, 600 * MIB};
+	CUdeviceptr pointers[2];
+
+	grant.devices[0].memory_limit_bytes = grant.devices[0].started_with_bytes = 4 * GIB;
+	rig_cards(2, 16 * GIB);
+	rig_write(&grant);
+	rig_context(1);
+	rig_context(0);
+	for (int i = 0; i < 2; i++)
+		CHECK_EQUAL(cuMemAllocManaged(&pointers[i], 600 * MIB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuMemPrefetchAsync(pointers[0], 600 * MIB, 0, NULL), CUDA_SUCCESS); /* where it is */
+	CHECK_EQUAL(rig_charged(1), 0);
+	CHECK_EQUAL(cuMemPrefetchBatchAsync(pointers, sizes, 2, there, firsts, 2, 0, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(1), 600 * MIB);
+	CHECK_EQUAL(fakeUsedBytes(1), 600 * MIB);
+	CHECK_EQUAL(cuMemPrefetchAsync_v2(pointers[1] + MIB, MIB, there[0], 0, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemPrefetchAsync(pointers[1], 600 * MIB, 1, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemPrefetchAsync_ptsz(pointers[0], 600 * MIB, 1, NULL), CUDA_SUCCESS); /* charged once */
+	CHECK_EQUAL(rig_charged(1), 600 * MIB);
+	CHECK_EQUAL(rig_charged(0), 1200 * MIB); /* it may come back at any time */
+	CHECK_EQUAL(cuMemFree_v2(pointers[0]), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(1), 0);
+	CHECK_EQUAL(cuMemPrefetchAsync_v2_ptsz(pointers[1], 600 * MIB, there[0], 0, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(1), 600 * MIB);
+	CHECK_EQUAL(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+	CHECK_EQUAL(rig_charged(0) + rig_charged(1), 0);
+}
+
+static sigjmp_buf outside;
+
+static void jump(int signal_number)
+{
+	(void)signal_number;
+	siglongjmp(outside, 1);
+}
+
+/* A handler leaves a launch that waits for its share; what the thread does afterwards counts. */
+static void a_call_that_is_left_by_a_jump_counts_no_less_afterwards(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS alloc = {
+		.bytesize = 2 * MIB, .poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUDA_KERNEL_NODE_PARAMS_v1 run = {0};
+	CUgraphExec exec;
+	CUgraphNode node;
+	CUgraph graph;
+	CUdeviceptr a;
+
+	(void)rig_one(GIB, 5);
+	rig_context(0);
+	run.func = rig_kernel("spin_50ms");
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &alloc), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddKernelNode(&node, graph, NULL, 0, &run), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+	CHECK(signal(SIGALRM, jump) != SIG_ERR);
+	if (sigsetjmp(outside, 1) == 0) {
+		ualarm(300000, 0);
+		for (;;)
+			CHECK_EQUAL(cuGraphLaunch(exec, NULL), CUDA_SUCCESS);
+	}
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 2 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuMemAlloc_v2(&a, 100 * MIB), CUDA_SUCCESS);
+	CHECK(rig_charged(0) >= 100 * MIB);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
+		TEST(arrays_of_every_format_are_charged_what_they_take),
+		TEST(the_heap_and_the_output_of_kernels_are_charged),
+		TEST(managed_memory_is_charged_wherever_it_is_fetched),
+		TEST(a_call_that_is_left_by_a_jump_counts_no_less_afterwards),
 		TEST(plain_memory_is_held_to_the_limit),
 		TEST(the_oldest_functions_count_too),
 		TEST(pitched_memory_counts_its_padding),

@@ -42,7 +42,7 @@ static void holds(pattern *cost)
 {
 	static const uint32_t percents[] = {10, 50};
 
-	for (int run = 0; run < 4; run++) {
+	for (int run = 0; run < 3; run++) {
 		const uint32_t percent = percents[run % 2];
 		int status;
 

@@ -29,6 +29,7 @@ void fakeFail(const char *function, CUresult result, int count)
 
 uint64_t fakeUsedBytes(int device)
 {
+	fake_look_at_exports();
 	return fake_used(device);
 }
 
@@ -169,6 +170,8 @@ static CUresult context_open(struct CUctx_st *context, CUdevice ordinal, bool pr
 static void context_close(struct CUctx_st *context)
 {
 	fake_forget_context(context->id);
+	for (int i = 0; i < FAKE_LIMITS; i++)
+		fake_give(context->device, context->limits[i]);
 	fake_give(context->device, fake_state()->devices[context->device].context_bytes);
 }
 
@@ -277,6 +280,21 @@ CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 	return CUDA_SUCCESS;
 }
 
+/* The heap of a context's kernels is memory of the card; what it is set to below its first size changes nothing. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	ENTER();
+	NEED_CONTEXT(context);
+	if (limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_PRINTF_FIFO_SIZE)
+		return CUDA_SUCCESS;
+	if (value > context->limits[limit] && !fake_take(context->device, value - context->limits[limit]))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (value < context->limits[limit])
+		fake_give(context->device, context->limits[limit] - value);
+	context->limits[limit] = value;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetDevice(CUdevice *device)
 {
 	ENTER();
@@ -348,7 +366,9 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
 	ENTER();
-	context_close((struct CUctx_st *)hCtx);
+	/* It is a part of the primary context, in which its memory lies and stays. */
+	fake_give(((struct CUctx_st *)hCtx)->device,
+		fake_state()->devices[((struct CUctx_st *)hCtx)->device].context_bytes);
 	free(hCtx);
 	return CUDA_SUCCESS;
 }

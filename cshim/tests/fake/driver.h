@@ -47,8 +47,11 @@ CUresult fake_enter(const char *function);
 
 enum { FAKE_LOOKUPS = 4096 };
 
+enum { FAKE_LIMITS = 4 };
+
 struct CUctx_st {
-	int device; /* of the machine's cards */
+	uint64_t limits[FAKE_LIMITS]; /* what cuCtxSetLimit has set */
+	int device;                   /* of the machine's cards */
 	CUdevice ordinal;
 	uint64_t id;
 	bool primary;
@@ -97,13 +100,24 @@ CUresult fake_launch(struct CUstream_st *stream, uint64_t ns);
 
 struct CUgraph_st *fake_graph_new(void);
 void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns);
-CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, CUdevice ordinal);
+CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, const CUmemLocation *location);
 
 /* Have the card keep at least `bytes` for graphs. */
 CUresult fake_graph_memory(int device, uint64_t bytes);
 
-/* New device addresses for `bytes`; below 4 GiB for the oldest functions. */
+/* Device addresses for `bytes`; below 4 GiB for the oldest functions. What was given back last is given out first, as
+ * real drivers do. */
 CUdeviceptr fake_address(uint64_t bytes, bool low);
+void fake_address_free(CUdeviceptr address, uint64_t bytes);
+
+/* The card of a location, -1 for the host; `known` false where the driver refuses it. */
+enum { FAKE_NEWER_LOCATION = 77 };
+int fake_location_card(const CUmemLocation *location, bool *known);
+
+/* What was mapped into an array is not mapped any more. */
+void fake_unmap_array(uint64_t array);
+void fake_forget_arrays(uint64_t context);
+void fake_look_at_exports(void);
 
 /* Memory that goes with a context. */
 void fake_forget_context(uint64_t id);

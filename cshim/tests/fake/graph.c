@@ -8,7 +8,7 @@ struct CUgraphNode_st {
 	CUgraphNodeType type;
 	uint64_t ns;
 	uint64_t bytes;
-	CUdevice ordinal; /* where it allocates */
+	CUmemLocation location; /* where it allocates */
 	CUdeviceptr dptr;
 	struct CUgraph_st *child;
 	struct CUgraphNode_st *next;
@@ -42,12 +42,12 @@ void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns)
 	node_add(graph, CU_GRAPH_NODE_TYPE_KERNEL)->ns = ns;
 }
 
-CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, CUdevice ordinal)
+CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, const CUmemLocation *location)
 {
 	struct CUgraphNode_st *node = node_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 
 	node->bytes = bytes;
-	node->ordinal = ordinal;
+	node->location = *location;
 	node->dptr = fake_address(bytes, false);
 	return node->dptr;
 }
@@ -55,6 +55,36 @@ CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, CUdev
 struct CUgraph_st *fake_graph_new(void)
 {
 	return calloc(1, sizeof(struct CUgraph_st));
+}
+
+/* A child is a copy, as it was when it was added. */
+static struct CUgraph_st *graph_copy(const struct CUgraph_st *graph)
+{
+	struct CUgraph_st *copy = fake_graph_new();
+
+	for (const struct CUgraphNode_st *node = graph->nodes; node != NULL; node = node->next) {
+		struct CUgraphNode_st *added = node_add(copy, node->type);
+		struct CUgraphNode_st *next = added->next;
+
+		*added = *node;
+		added->next = next;
+		if (node->child != NULL)
+			added->child = graph_copy(node->child);
+	}
+	return copy;
+}
+
+static void graph_free(struct CUgraph_st *graph)
+{
+	while (graph->nodes != NULL) {
+		struct CUgraphNode_st *next = graph->nodes->next;
+
+		if (graph->nodes->child != NULL)
+			graph_free(graph->nodes->child);
+		free(graph->nodes);
+		graph->nodes = next;
+	}
+	free(graph);
 }
 
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
@@ -68,13 +98,7 @@ CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 CUresult cuGraphDestroy(CUgraph hGraph)
 {
 	ENTER();
-	while (hGraph->nodes != NULL) {
-		struct CUgraphNode_st *next = hGraph->nodes->next;
-
-		free(hGraph->nodes);
-		hGraph->nodes = next;
-	}
-	free(hGraph);
+	graph_free(hGraph);
 	return CUDA_SUCCESS;
 }
 
@@ -91,11 +115,16 @@ CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
 	size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
 {
+	bool known;
+
 	(void)dependencies, (void)numDependencies;
 	ENTER();
+	(void)fake_location_card(&nodeParams->poolProps.location, &known);
+	if (!known)
+		return CUDA_ERROR_INVALID_VALUE;
 	*phGraphNode = node_add(hGraph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
 	(*phGraphNode)->bytes = nodeParams->bytesize;
-	(*phGraphNode)->ordinal = nodeParams->poolProps.location.id;
+	(*phGraphNode)->location = nodeParams->poolProps.location;
 	(*phGraphNode)->dptr = nodeParams->dptr = fake_address(nodeParams->bytesize, false);
 	return CUDA_SUCCESS;
 }
@@ -106,7 +135,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph, cons
 	(void)dependencies, (void)numDependencies;
 	ENTER();
 	*phGraphNode = node_add(hGraph, CU_GRAPH_NODE_TYPE_GRAPH);
-	(*phGraphNode)->child = childGraph; /* the real one copies it */
+	(*phGraphNode)->child = graph_copy(childGraph);
 	return CUDA_SUCCESS;
 }
 
@@ -139,17 +168,19 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PAR
 {
 	ENTER();
 	*params_out = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = hNode->bytes, .dptr = hNode->dptr};
-	params_out->poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = hNode->ordinal};
+	params_out->poolProps.location = hNode->location;
 	return CUDA_SUCCESS;
 }
 
 static void exec_add(CUgraphExec exec, const struct CUgraph_st *graph)
 {
 	for (struct CUgraphNode_st *node = graph->nodes; node != NULL; node = node->next) {
-		const int card = fake_card(node->ordinal);
+		bool known;
+		const int card = node->bytes != 0 ? fake_location_card(&node->location, &known) : -1;
 
 		exec->ns += node->ns;
-		exec->bytes[card < 0 ? 0 : card] += node->bytes;
+		if (card >= 0)
+			exec->bytes[card] += node->bytes;
 		if (node->child != NULL)
 			exec_add(exec, node->child);
 	}
