@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import gc
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -18,11 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what.add_argument("--seeds", type=int, metavar="N", help="run so many seeds")
     what.add_argument("--seed", type=int, metavar="SEED", help="replay one seed with its full log")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of --seeds (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that run seeds (default: one a core)")
     parser.add_argument("--digest", action="store_true", help="of --seed, print only the digest of what happened")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _replay(options.seed, digest_only=options.digest)
-    return _run_all(range(options.first, options.first + options.seeds))
+    return _run_all(range(options.first, options.first + options.seeds), jobs=options.jobs)
 
 
 def _replay(seed: int, *, digest_only: bool) -> int:
@@ -35,22 +37,21 @@ def _replay(seed: int, *, digest_only: bool) -> int:
     return 1 if outcome.violations else 0
 
 
-def _run_all(seeds: range) -> int:
+def _run_all(seeds: range, *, jobs: int) -> int:
     began = time.monotonic()
     failed: list[int] = []
     virtual_seconds = 0.0
-    for done, seed in enumerate(seeds, start=1):
-        outcome = run(seed)
-        virtual_seconds += outcome.seconds
-        if outcome.violations:
-            failed.append(seed)
-            print(f"\rseed {seed} FAILED: {outcome.violations[0]}\n    replay: python -m tests.simulation --seed {seed}", flush=True)
-        if done % 10 == 0 or done == len(seeds):
-            gc.collect()
-            print(
-                f"\r{done}/{len(seeds)} seeds, {len(failed)} failed, {done / (time.monotonic() - began):.1f} a second", end="", flush=True
-            )
-    print(f"\n{virtual_seconds / 3600:.1f} hours of clusters in {time.monotonic() - began:.0f} s; failed seeds: {failed or 'none'}")
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=200) as pool:
+        for done, outcome in enumerate(pool.imap_unordered(run, seeds), start=1):
+            virtual_seconds += outcome.seconds
+            if outcome.violations:
+                failed.append(outcome.seed)
+                replay = f"python -m tests.simulation --seed {outcome.seed}"
+                print(f"\rseed {outcome.seed} FAILED: {outcome.violations[0]}\n    replay: {replay}", flush=True)
+            if done % 10 == 0 or done == len(seeds):
+                rate = done / (time.monotonic() - began)
+                print(f"\r{done}/{len(seeds)} seeds, {len(failed)} failed, {rate:.1f} a second", end="", flush=True)
+    print(f"\n{virtual_seconds / 3600:.1f} hours of clusters in {time.monotonic() - began:.0f} s; failed seeds: {sorted(failed) or 'none'}")
     return 1 if failed else 0
 
 

@@ -45,6 +45,8 @@ class Faults:
         self.latest_seconds = self.random.choice([0.0, 0.01, 0.3, 2.0])
         self.told: list[str] = []
         """What was done, for the replay's log."""
+        self.evicting: Callable[[str, str], None] = lambda _process, _pod: None
+        """Called with a process and the name of the pod that it is about to evict."""
 
     def strikes(self) -> bool:
         """Whether this call goes wrong."""
@@ -397,6 +399,8 @@ class FaultyCluster:
     async def delete(
         self, kind: Kind[T], name: str, *, namespace: str | None = None, uid: str = "", grace_seconds: int | None = None
     ) -> None:
+        if kind.plural == "pods":
+            self._faults.evicting(self._process.name, name)
         await self._write(
             f"delete {kind.plural}/{name}",
             lambda: self._inner.delete(kind, name, namespace=namespace, uid=uid, grace_seconds=grace_seconds),
@@ -417,6 +421,7 @@ class FaultyCluster:
         )
 
     async def evict(self, pod: PodRef) -> None:
+        self._faults.evicting(self._process.name, pod.name)
         await self._write(f"evict {pod}", lambda: self._inner.evict(pod))
 
 

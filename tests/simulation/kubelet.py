@@ -37,7 +37,6 @@ from tests.simulation.faults import Gone, Process
 
 T = TypeVar("T")
 
-GPU = "nvidia.com/gpu"
 TRY_AGAIN_SECONDS = 2.0
 Given = Callable[[SchedulingPod, str, dict[str, str]], None]
 
@@ -47,8 +46,12 @@ class Kubelet:
 
     ip = "127.0.0.1"
 
-    def __init__(self, name: str, cluster: Cluster, clock: Clock, files: MemoryFiles, given: Given, *, rng: random.Random) -> None:
+    def __init__(
+        self, name: str, cluster: Cluster, clock: Clock, files: MemoryFiles, given: Given, *, resource: str, rng: random.Random
+    ) -> None:
         self.name = name
+        self.resource = resource
+        """The extended resource that this node's plugin serves."""
         self.cluster = cluster
         self.clock = clock
         self.ledger = DeviceLedger(rng=rng)
@@ -58,7 +61,12 @@ class Kubelet:
         """By UID, why a pod can never start: kubelet keeps for good what Allocate answered, and it was meant for another pod (``envvar``)."""
         self._files = files
         self._given = given
+        self.serving = asyncio.Event()
+        """Cleared while kubelet itself is down: its containers run on."""
+        self.serving.set()
         self._agent: tuple[Process, NodeAgent] | None = None
+        self._session = asyncio.Event()
+        """Of the plugin's connection; set when kubelet ends it."""
         self._workers: dict[str, PodWorker] = {}
         self._group: asyncio.TaskGroup | None = None
         self._admission = asyncio.Lock()
@@ -92,6 +100,7 @@ class Kubelet:
 
     async def admit(self, pod: SchedulingPod) -> admission.Rejection | None:
         uid = pod.metadata.uid
+        await self.serving.wait()
         async with self._admission:
             if pod.status.phase == "Running" or self.ledger.of_pod(uid):
                 return None
@@ -110,10 +119,10 @@ class Kubelet:
             return None
 
     async def _allocate(self, uid: str, container: k.Container) -> None:
-        amount = (container.resources.limits or {}).get(GPU)
+        amount = (container.resources.limits or {}).get(self.resource)
         if amount is None:
             return
-        choice = self.ledger.choices(uid, container.name, GPU, int(amount))
+        choice = self.ledger.choices(uid, container.name, self.resource, int(amount))
         if choice is None:
             return
         preferred: Sequence[str] = ()
@@ -123,11 +132,11 @@ class Kubelet:
         ids = self.ledger.chosen(choice, preferred)
         answer: Answer = await self._ask(lambda agent: agent.allocate(ids))
         message = _answer(answer).SerializeToString()
-        self.ledger.hold(Held(pod_uid=uid, container=container.name, resource=GPU, ids=ids, answer=message))
+        self.ledger.hold(Held(pod_uid=uid, container=container.name, resource=self.resource, ids=ids, answer=message))
 
     async def _ask(self, call: Callable[[NodeAgent], Coroutine[Any, Any, T]]) -> T:
         if self._agent is None:
-            raise AllocationRefused(f"no plugin serves {GPU}")
+            raise AllocationRefused(f"no plugin serves {self.resource}")
         process, agent = self._agent
         try:
             return await process.serve(call(agent))
@@ -177,35 +186,50 @@ class Kubelet:
 
     # The plugin
 
-    def plugged(self, process: Process, agent: NodeAgent) -> None:
-        """The agent has registered."""
+    def plugged(self, process: Process, agent: NodeAgent) -> asyncio.Event:
+        """The agent has registered; return the event that is set when kubelet restarts."""
         self._agent = (process, agent)
+        self._session = asyncio.Event()
+        return self._session
 
     def watched(self, devices: Sequence[AdvertisedDevice]) -> None:
         """The agent's list of devices, as it sends it."""
-        self.ledger.report(GPU, [each.id for each in devices if each.healthy], [each.id for each in devices if not each.healthy])
+        self.ledger.report(self.resource, [each.id for each in devices if each.healthy], [each.id for each in devices if not each.healthy])
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Kubelet dies. It keeps its checkpoint, and has no device until the plugin has registered anew."""
+        self.serving.clear()
+        self._agent = None
+        self._session.set()
+        self.ledger.restart()
+
+    def start(self) -> None:
+        """Kubelet starts again."""
+        self.serving.set()
         self._changed.set()
 
     def unplugged(self, process: Process) -> None:
         """The agent's connection has ended."""
         if self._agent is not None and self._agent[0] is process:
             self._agent = None
-            self.ledger.disconnect(GPU)
+            self.ledger.disconnect(self.resource)
             self._changed.set()
 
     async def _report_devices(self) -> None:
         reported: dict[str, str] = {}
         while True:
             await self._changed.wait()
+            await self.serving.wait()
             self._changed.clear()
-            known = self.ledger.resources.get(GPU)
+            known = self.ledger.resources.get(self.resource)
             if known is None:
                 continue
             now = {"capacity": str(known.capacity), "allocatable": str(len(known.healthy))}
             if now == reported:
                 continue
             try:
-                body = {"status": {part: {GPU: amount} for part, amount in now.items()}}
+                body = {"status": {part: {self.resource: amount} for part, amount in now.items()}}
                 await self.cluster.patch(NODES, self.name, body, subresource="status")
             except ClusterError:
                 self._changed.set()

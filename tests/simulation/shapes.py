@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,50 @@ SCHEDULER = "hami-scheduler"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Brand:
+    """A vendor as pods and annotations name it; independent of the product's own list."""
+
+    name: str
+    device_type: str
+    count: str
+    memory: str
+    cores: str
+    percent: str = ""
+    allocated: str
+    to_allocate: str
+    shimmed: bool = False
+    """Whether the C library holds its containers to their shares, by environment and grant file."""
+
+
+NVIDIA = Brand(
+    name="NVIDIA",
+    device_type="nvidia",
+    count=GPU,
+    memory=MEMORY,
+    percent=PERCENT,
+    cores=CORES,
+    allocated="hami.io/vgpu-devices-allocated",
+    to_allocate="hami.io/vgpu-devices-to-allocate",
+    shimmed=True,
+)
+DCU = Brand(
+    name="DCU",
+    device_type="dcu",
+    count="hygon.com/dcunum",
+    memory="hygon.com/dcumem",
+    cores="hygon.com/dcucores",
+    allocated="hami.io/dcu-devices-allocated",
+    to_allocate="hami.io/dcu-devices-to-allocate",
+)
+BRANDS = (NVIDIA, DCU)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeShape:
     """One node."""
 
     name: str
+    brand: Brand
     mode: AllocationMode
     profile: Profile
 
@@ -45,10 +86,11 @@ class PodShape:
 
 
 def nodes(chance: random.Random) -> list[NodeShape]:
-    """One to four nodes, of either mode, with one to four cards each."""
+    """One to four nodes, of either mode, with one to four cards each; the first has NVIDIA's."""
     shapes = []
     for number in range(1, chance.choice([1, 1, 2, 2, 3, 4]) + 1):
         name = f"n{number}"
+        brand = chance.choice([NVIDIA, NVIDIA, NVIDIA, DCU]) if shapes else NVIDIA
         memory_mib = chance.choice([8000, 16384, 24576, 40960])
         devices = tuple(
             ProfileDevice(uuid=f"GPU-{name}-{card}", memory_mib=memory_mib, model=chance.choice(["NVIDIA A10", "Tesla V100-PCIE-32GB"]))
@@ -57,19 +99,21 @@ def nodes(chance: random.Random) -> list[NodeShape]:
         shapes.append(
             NodeShape(
                 name=name,
+                brand=brand,
                 mode=chance.choice(list(AllocationMode)),
                 profile=Profile(
+                    vendor=brand.device_type,
                     devices=devices,
                     split_count=chance.choice([2, 4, 10]),
-                    memory_scaling=chance.choice([1.0, 1.0, 1.0, 1.5]),
+                    memory_scaling=chance.choice([1.0, 1.0, 1.0, 1.5]) if brand is NVIDIA else None,
                 ),
             )
         )
     return shapes
 
 
-def pod(chance: random.Random, name: str) -> PodShape:
-    """A pod: mostly ordinary, of any shape; now and then one that must not get in."""
+def pod(chance: random.Random, name: str, *, priorities: Sequence[int] = (0,), brands: Sequence[Brand] = (NVIDIA,)) -> PodShape:
+    """A pod: mostly ordinary, of any shape, one of ``priorities`` and one of ``brands``; now and then one that must not get in."""
     match chance.randrange(40):
         case 0:
             return _unreadable(chance, name)
@@ -78,7 +122,7 @@ def pod(chance: random.Random, name: str) -> PodShape:
         case 2:
             return _around_admission(chance, name)
         case _:
-            return PodShape(body=_ordinary(chance, name))
+            return PodShape(body=_ordinary(chance, name, priorities, chance.choice(brands)))
 
 
 def small_pod(name: str) -> PodShape:
@@ -86,16 +130,18 @@ def small_pod(name: str) -> PodShape:
     return PodShape(body=_body(name, [_container("main", {GPU: "1", MEMORY: "100"})], {}))
 
 
-def _ordinary(chance: random.Random, name: str) -> dict[str, Any]:
-    containers = [_container(f"c{place}", _asks(chance) if place == 0 or chance.random() < 0.5 else {}) for place in range(_few(chance))]
+def _ordinary(chance: random.Random, name: str, priorities: Sequence[int], brand: Brand) -> dict[str, Any]:
+    containers = [
+        _container(f"c{place}", _asks(chance, brand) if place == 0 or chance.random() < 0.5 else {}) for place in range(_few(chance))
+    ]
     chance.shuffle(containers)
-    inits = [_container(f"i{place}", _asks(chance) if chance.random() < 0.7 else {}) for place in range(_few(chance) - 1)]
+    inits = [_container(f"i{place}", _asks(chance, brand) if chance.random() < 0.7 else {}) for place in range(_few(chance) - 1)]
     if chance.random() < 0.2:
-        inits.insert(chance.randint(0, len(inits)), {**_container("sidecar", _asks(chance)), "restartPolicy": "Always"})
+        inits.insert(chance.randint(0, len(inits)), {**_container("sidecar", _asks(chance, brand)), "restartPolicy": "Always"})
     annotations = {STOP_SECONDS: chance.choice(["0", "0.5", "3"])}
     if inits:
         annotations[INIT_SECONDS] = chance.choice(["0", "1", "3"])
-    spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice([1, 5, 30])}
+    spec: dict[str, Any] = {"terminationGracePeriodSeconds": chance.choice([1, 5, 30]), "priority": chance.choice(priorities)}
     if chance.random() < 0.6:
         annotations[RUN_SECONDS] = chance.choice(["1", "5", "20"])
         annotations[EXIT_CODE] = chance.choice(["0", "0", "1"])
@@ -131,17 +177,17 @@ def _around_admission(chance: random.Random, name: str) -> PodShape:
     return PodShape(body=body, hopeless=True)
 
 
-def _asks(chance: random.Random) -> dict[str, str]:
-    asks = {GPU: chance.choice(["1", "1", "1", "2"])}
+def _asks(chance: random.Random, brand: Brand) -> dict[str, str]:
+    asks = {brand.count: chance.choice(["1", "1", "1", "2"])}
     match chance.randrange(10):
         case 0:
             pass  # whole cards
-        case 1 | 2 | 3:
-            asks[PERCENT] = chance.choice(["1", "25", "33", "50", "100"])
+        case 1 | 2 | 3 if brand.percent:
+            asks[brand.percent] = chance.choice(["1", "25", "33", "50", "100"])
         case _:
-            asks[MEMORY] = chance.choice(["500", "2000", "4096", "7000", "20000"])
+            asks[brand.memory] = chance.choice(["500", "2000", "4096", "7000", "20000"])
     if chance.random() < 0.4:
-        asks[CORES] = chance.choice(["0", "10", "30", "50", "100"])
+        asks[brand.cores] = chance.choice(["0", "10", "30", "50", "100"])
     return asks
 
 

@@ -33,11 +33,11 @@ from hami_runtime.kube.cluster import PODS
 from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import Change, ObjectStore
-from hami_runtime.kube.store_resources import NODES
+from hami_runtime.kube.store_resources import NODES, RESOURCE_QUOTAS
 from hami_runtime.lifecycle import serve, until
 from hami_runtime.virtual import EPOCH, VirtualClock
 from hami_scheduler.extender import _Extender
-from hami_scheduler.service import Scheduler
+from hami_scheduler.service import Options, Scheduler
 from hami_webhook.review import Policy
 from hami_webhook.service import Webhook
 from hami_webhook.wire import AdmissionRequest, Decision, GroupResource
@@ -45,11 +45,12 @@ from tests.simulation import shapes
 from tests.simulation.faults import Faults, FaultyBus, FaultyCluster, FaultyFiles, Gone, Process
 from tests.simulation.kubelet import Kubelet, follow_pods
 from tests.simulation.processes import Main, Supervisor
+from tests.simulation.settings import settings
 from tests.simulation.watchdog import Watchdog
 
 CATALOG = Catalog()
-CATALOG.vendors = (CATALOG.vendor("NVIDIA"),)  # vendors that nobody asks for would only cost time
-CATALOG.managed_resources = CATALOG.vendors[0].resources
+CATALOG.vendors = tuple(CATALOG.vendor(brand.name) for brand in shapes.BRANDS)  # others would only cost time
+CATALOG.managed_resources = tuple(resource for vendor in CATALOG.vendors for resource in vendor.resources)
 NAMESPACE = "kube-system"
 CONFIGURATION = msgspec.convert(
     generate(CATALOG.managed_resources, extender_url="http://extender", scheduler_name=shapes.SCHEDULER), SchedulerConfiguration
@@ -66,6 +67,7 @@ class Town:
         self.store = ObjectStore(now=self.clock.utc, rng=random.Random(f"store-{seed}"))
         self.bus = MemoryBus()
         self.nodes = shapes.nodes(self.chance)
+        self.settings = settings(random.Random(f"settings-{seed}"))
         self.files = {node.name: MemoryFiles() for node in self.nodes}
         self.hardware = {node.name: ProfileHardware(node.profile, node=node.name) for node in self.nodes}
         self.changes: list[tuple[float, Change]] = []
@@ -91,7 +93,11 @@ class Town:
             hardware = self.hardware[node.name]
             for device in discovery.registered(await hardware.scan(), hardware.sharing(Sharing()), {}):
                 capacity[node.name, device.uuid] = device
-        self.watchdog = Watchdog(capacity, self.files, self.faults.tell)
+        self.watchdog = Watchdog(capacity, self.files, self.faults.tell, self.settings)
+        self.faults.evicting = self.watchdog.evicting
+        if self.settings.quota:
+            hard = {key: str(amount) for key, amount in self.settings.quota.items()}
+            self.store.create(RESOURCE_QUOTAS, {"metadata": {"name": "q"}, "spec": {"hard": hard}}, namespace="default")
         self.store.subscribe(self._changed)
         for place, node in enumerate(self.nodes):
             self.store.create(NODES, node_body(NodeDescription(name=node.name), EPOCH))
@@ -102,6 +108,7 @@ class Town:
                 self.clock,
                 self.files[node.name],
                 self.watchdog.given,
+                resource=node.brand.count,
                 rng=random.Random(f"kubelet-{self._seed}-{place}"),
             )
             self._add(f"agent-{node.name}", self._agent(node))
@@ -185,6 +192,9 @@ class Town:
             clock=clock,
             catalog=CATALOG,
             identity=process.name,
+            options=Options(
+                placement=self.settings.placement, preemption=self.settings.preemption, hold_seconds=self.settings.hold_seconds
+            ),
             elector=LeaderElector(cluster, clock, name="hami-scheduler", namespace=NAMESPACE, identity=process.name),
         )
         self.schedulers = {name: found for name, found in self.schedulers.items() if found[0].alive}
@@ -216,9 +226,10 @@ class Town:
                 AgentOptions(
                     node=node.name,
                     mode=node.mode,
+                    device_type=node.brand.device_type,
                     rules=HealthRules(good_probes=2, probation_seconds=10.0),
                     probe_seconds=2.0,
-                    monitor=False,  # nothing runs in these containers that it could see
+                    monitor=self.settings.monitor,
                 ),
                 bus=FaultyBus(self.bus, process),
                 cluster=FaultyCluster(self.client(process), process),
@@ -233,9 +244,13 @@ class Town:
 
             async def plugin(stop: asyncio.Event) -> None:
                 await agent.devices.scanned.wait()
-                kubelet.plugged(process, agent)
-                async for _ in until(stop, agent.devices.changed.each()):
-                    kubelet.watched(agent.devices.advertised)
+                while not stop.is_set():
+                    await kubelet.serving.wait()
+                    await asyncio.sleep(self.faults.random.random() if self.faults.active else 0.1)  # until the new socket is noticed
+                    if kubelet.serving.is_set():
+                        session = kubelet.plugged(process, agent)
+                        async for _ in until(session, agent.devices.changed.each()):
+                            kubelet.watched(agent.devices.advertised)
 
             try:
                 await serve(*agent.loops, plugin, grace_seconds=1.0, stop=asyncio.Event())
@@ -259,9 +274,14 @@ class Town:
         return f"{self._names:08x}"
 
     @property
+    def leading(self) -> tuple[Process, Scheduler] | None:
+        """The scheduler that leads, and the process that it lives in."""
+        return next((found for found in self.schedulers.values() if found[0].alive and found[1].leads()), None)
+
+    @property
     def leader(self) -> Scheduler | None:
-        """The scheduler that decides."""
-        return next((scheduler for process, scheduler in self.schedulers.values() if process.alive and scheduler.leads()), None)
+        """The scheduler that leads."""
+        return self.leading[1] if self.leading else None
 
     # Users
 
@@ -278,7 +298,8 @@ class Town:
             object=msgspec.Raw(msgspec.json.encode(shape.body)),
         )
         decision = self.webhook[1].reviewer.mutate(request, traceparent=f"00-{self._reviews:032x}-{self._reviews:016x}-01")
-        if decision.allowed == shape.refused:
+        exceeds = bool(self.settings.quota) and not decision.allowed and "quota" in decision.message
+        if decision.allowed == shape.refused and not exceeds:
             self.watchdog.violated(f"{shape.name}: admission says {decision.allowed} {decision.message}")
         if not decision.allowed:
             return False

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hami_node_agent import grant_file
 from hami_node_agent.hostfiles import MemoryFiles
@@ -22,16 +22,19 @@ from hami_runtime.kube.cluster import PODS
 from hami_runtime.kube.memory import decoded
 from hami_runtime.kube.store import Change
 from hami_runtime.kube.store_resources import PODS as POD_RESOURCE
-from tests.simulation.shapes import CORES, GPU, MEMORY, PERCENT
+from hami_scheduler.resizing import Wish
+from tests.simulation.settings import QUOTA, Settings
+from tests.simulation.shapes import BRANDS, NVIDIA, Brand
 
-ALLOCATED = "hami.io/vgpu-devices-allocated"
-TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+WHOLE_PERCENT = 100
 PHASES = {"": 0, "allocating": 1, "success": 2, "failed": 2}
 GRANTS_IN_ORDER = re.compile(r"([AL]*A[AL]*G|[AL]*)R?")
 """What schedulers say of one pod, over all leaders: assigned and lapsed any number of times, then granted at most once, released last."""
 
 Card = tuple[str, str]
 """Node and UUID."""
+Amounts = tuple[int, int, int]
+"""Shares, MiB and percent of compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,41 @@ class Seen:
     """What the API server last had of one pod."""
 
     pod: Pod
+    brand: Brand
+    """Whose cards it asks for."""
     node: str = ""
     phase: str = ""
     allocated: str | None = None
     left: str | None = None
     shrunk: bool = False
-    charge: Mapping[Card, tuple[int, int, int]] | None = None
+    charge: Mapping[Card, Amounts] | None = None
+    totals: Amounts = (0, 0, 0)
+    """What counts against a quota."""
+    sizes_mib: set[int] = field(default_factory=set)
+    """Memory that a share of it may have while resizes are under way; empty where none was ever asked."""
+    sizes_cores: set[int] = field(default_factory=set)
+
+    @property
+    def resizable(self) -> bool:
+        """Whether other sizes may be asked for."""
+        return bool(self.allocated) and self.brand.shimmed and self.pod.status.phase == "Running"
+
+    def may_be(self, share: Share, booked: Share) -> bool:
+        """Whether ``share`` is ``booked``, or what a resize makes of it or made it of."""
+        resized = share.memory_mib in self.sizes_mib and share.cores in self.sizes_cores
+        return share.uuid == booked.uuid and (share == booked or resized)
 
 
 class Watchdog:
     """Sees every write of a pod and every start of a container."""
 
-    def __init__(self, capacity: Mapping[Card, RegisteredDevice], files: Mapping[str, MemoryFiles], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        capacity: Mapping[Card, RegisteredDevice],
+        files: Mapping[str, MemoryFiles],
+        tell: Callable[[str], None],
+        settings: Settings,
+    ) -> None:
         self.violations: list[str] = []
         self.used: dict[Card, tuple[int, int, int]] = {}
         """By card: shares, MiB and percent of the pods that are bound and not over."""
@@ -72,6 +98,8 @@ class Watchdog:
         self._capacity = capacity
         self._files = files
         self._tell = tell
+        self._settings = settings
+        self._highest_priority = 0
 
     def violated(self, what: str) -> None:
         """Note it."""
@@ -89,14 +117,17 @@ class Watchdog:
             self.violated(f"pod {change.now.body['metadata']['name']} cannot be decoded")
             return
         uid = pod.metadata.uid
-        seen = self.pods.setdefault(uid, Seen(pod))
+        seen = self.pods.setdefault(uid, Seen(pod, _brand(pod)))
+        self._highest_priority = max(self._highest_priority, pod.spec.priority or 0)
         if change.type == "DELETED":
             self._charge(seen, None)
+            self._count(seen, (0, 0, 0))
             del self.pods[uid]
             return
         self._check_record(seen, pod)
         seen.pod = pod
         self._charge(seen, self._holds(seen, pod))
+        self._count(seen, self._totals(seen))
 
     def _check_record(self, seen: Seen, pod: Pod) -> None:
         name, annotations = pod.metadata.name, pod.metadata.annotations
@@ -105,24 +136,24 @@ class Watchdog:
             if PHASES[phase] <= PHASES[seen.phase]:
                 self.violated(f"{name}: bind phase goes from {seen.phase!r} to {phase!r}")
             seen.phase = phase
-        node, allocated, left = pod.spec.node_name, annotations.get(ALLOCATED), annotations.get(TO_ALLOCATE)
+        node, allocated, left = pod.spec.node_name, annotations.get(seen.brand.allocated), annotations.get(seen.brand.to_allocate)
         if seen.node:
-            if (node, allocated) != (seen.node, seen.allocated):
+            if node != seen.node or not _resized(seen, allocated):
                 self.violated(f"{name}: its assignment changed from {seen.node} {seen.allocated} to {node} {allocated}")
             if not _only_emptied(seen.left or "", left or ""):
                 self.violated(f"{name}: what is left to allocate goes from {seen.left} to {left}")
         elif node:
-            self._check_binding(pod, node, allocated)
+            self._check_binding(seen.brand, pod, node, allocated)
         seen.node, seen.allocated, seen.left = node, allocated, left
 
-    def _check_binding(self, pod: Pod, node: str, allocated: str | None) -> None:
+    def _check_binding(self, brand: Brand, pod: Pod, node: str, allocated: str | None) -> None:
         """Nothing is bound without an assignment, and an assignment is exactly what was asked."""
         name = pod.metadata.name
         if pod.metadata.uid in self.hopeless:
             self.violated(f"{name}: bound to {node}, although nobody can read what it asks")
             return
         asked = [one.container.resources.limits or {} for one in containers_in_order(pod)]
-        if not any(GPU in limits for limits in asked):
+        if not any(brand.count in limits for limits in asked):
             if allocated:
                 self.violated(f"{name}: asks for nothing and is assigned {allocated}")
             return
@@ -132,13 +163,15 @@ class Watchdog:
         held = entries(allocated)
         for place, limits in enumerate(asked):
             shares = held[place] if place < len(held) else ()
-            if len(shares) != int(limits.get(GPU, 0)) or len({share.uuid for share in shares}) != len(shares):
+            if len(shares) != int(limits.get(brand.count, 0)) or len({share.uuid for share in shares}) != len(shares):
                 self.violated(f"{name}: container {place} asks {limits}, and is assigned {shares}")
             for share in shares:
                 card = self._capacity.get((node, share.uuid))
                 if card is None:
                     self.violated(f"{name}: assigned {share.uuid}, which {node} does not have")
-                elif share.memory_mib != _asked_mib(limits, card.memory_mib) or share.cores != int(limits.get(CORES, share.cores)):
+                elif share.memory_mib != _asked_mib(brand, limits, card.memory_mib) or share.cores != int(
+                    limits.get(brand.cores, share.cores)
+                ):
                     self.violated(f"{name}: container {place} asks {limits} of a card of {card.memory_mib} MiB, and is assigned {share}")
 
     def _holds(self, seen: Seen, pod: Pod) -> Mapping[Card, tuple[int, int, int]] | None:
@@ -179,10 +212,74 @@ class Watchdog:
             after = self.used[card] = (before[0] + amounts[0], before[1] + amounts[1], before[2] + amounts[2])
             has = self._capacity.get(card)
             if has is not None and (after[0] > has.shares or after[1] > has.memory_mib or after[2] > has.cores):
+                shrunk = self._shrunk_already(card)
+                after = (after[0], after[1] - shrunk[0], after[2] - shrunk[1])
+            if has is not None and (after[0] > has.shares or after[1] > has.memory_mib or after[2] > has.cores):
                 self.violated(
                     f"{card} is oversold by {seen.pod.metadata.name}: {after} shares, MiB, cores of {has.shares}, {has.memory_mib}, {has.cores}"
                 )
         seen.charge = charge
+
+    def _shrunk_already(self, card: Card | None) -> tuple[int, int]:
+        """MiB and percent that resizes have taken from containers of a card, or of all, before the annotations have it."""
+        mib = cores = 0
+        for seen in self.pods.values():
+            if not seen.sizes_mib or seen.charge is None:
+                continue
+            for one, shares in zip(containers_in_order(seen.pod), entries(seen.allocated or ""), strict=False):
+                for share, held in zip(shares, self._granted(seen, one.container.name) or (), strict=False):
+                    if card in (None, (seen.node, share.uuid)):
+                        mib += max(0, share.memory_mib - held.memory_mib)
+                        cores += max(0, share.cores - held.cores)
+        return mib, cores
+
+    # Quota
+
+    def _totals(self, seen: Seen) -> Amounts:
+        """What the pod counts against its namespace's quota for NVIDIA's cards: the peak of the sums over all of them."""
+        if seen.charge is None or seen.brand is not NVIDIA:
+            return (0, 0, 0)
+        running = peak = (0, 0, 0)
+        for one, shares in zip(containers_in_order(seen.pod), entries(seen.allocated or ""), strict=False):
+            beside = running
+            for share in shares:
+                beside = (beside[0] + 1, beside[1] + share.memory_mib, beside[2] + share.cores)
+            if one.kind is ContainerKind.INIT:
+                peak = _larger(peak, beside)
+            else:
+                running = beside
+        return running if seen.shrunk else _larger(peak, running)
+
+    def _count(self, seen: Seen, totals: Amounts) -> None:
+        grows = any(now > before for now, before in zip(totals, seen.totals, strict=True))
+        seen.totals = totals
+        for place, key in enumerate(QUOTA):
+            used = sum(each.totals[place] for each in self.pods.values()) - (0, *self._shrunk_already(None))[place]
+            if grows and totals[place] and used > self._settings.quota.get(key, used):
+                self.violated(f"{seen.pod.metadata.name}: {used} of {self._settings.quota[key]} {key} are used")
+
+    # Priority
+
+    def evicting(self, process: str, name: str) -> None:
+        """A process is about to evict the pod of this name."""
+        victim = next((seen.pod for seen in self.pods.values() if seen.pod.metadata.name == name), None)
+        if victim is None or process.startswith("kubelet"):  # a kubelet deletes the object of a pod that has ended
+            return
+        if not process.startswith(("scheduler-", "kube-scheduler")):
+            self.violated(f"{process} evicts {name}")
+        if (victim.spec.priority or 0) >= self._highest_priority:
+            self.violated(f"{process} evicts {name}, and no pod has a higher priority")
+        if process.startswith("scheduler-") and not self._settings.preemption:
+            self.violated(f"{process} evicts {name}, and preemption is off")
+
+    # Resizes
+
+    def wished(self, uid: str, wish: Wish) -> None:
+        """Other sizes are asked for; whether the answer arrives or not, they may come into effect."""
+        seen = self.pods[uid]
+        before = [share for shares in entries(seen.allocated or "") for share in shares]
+        seen.sizes_mib |= {share.memory_mib for share in before} | ({wish.memory_mib} if wish.memory_mib else set())
+        seen.sizes_cores |= {share.cores for share in before} | ({wish.cores} if wish.cores is not None else set())
 
     # Starts
 
@@ -195,43 +292,53 @@ class Watchdog:
         places = {one.container.name: place for place, one in enumerate(containers_in_order(pod))}
         held = entries(seen.allocated or "")
         shares = held[places[container]] if places[container] < len(held) else ()
+        if not seen.brand.shimmed:  # its own runtime holds it
+            self.started[uid] += bool(shares)
+            return
         limits = {key: value for key, value in environment.items() if key.startswith(("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT"))}
-        booked = {f"CUDA_DEVICE_MEMORY_LIMIT_{ordinal}": f"{share.memory_mib}m" for ordinal, share in enumerate(shares)}
-        if shares:
-            booked["CUDA_DEVICE_SM_LIMIT"] = str(shares[0].cores)
-        if limits != booked:
-            self.violated(f"{name}: started with {limits}, booked is {booked}")
+        if not _held_to(seen, shares, limits):
+            self.violated(f"{name}: started with {limits}, booked is {shares}")
         if not shares:
             return
         self.started[uid] += 1
         visible = environment.get("NVIDIA_VISIBLE_DEVICES")
         if visible not in ("void", ",".join(dict.fromkeys(share.uuid for share in shares))):
             self.violated(f"{name}: sees {visible}, booked is {shares}")
-        self.check_grant_file(pod, container, shares, seen.node)
+        self.check_grant_file(seen, container, shares, exactly=False)
 
-    def check_grant_file(self, pod: Pod, container: str, shares: Iterable[Share], node: str) -> None:
-        """The grant file that the container maps says what was booked."""
-        data = self._files[node].contents.get(f"{HostPaths().grants}/{folder_name(pod.metadata.uid, container)}")
-        if data is None:
+    def check_grant_file(self, seen: Seen, container: str, shares: Sequence[Share], *, exactly: bool) -> None:
+        """The grant file that the container maps holds it to what was booked; ``exactly``, or to what a resize makes of that."""
+        pod = seen.pod
+        held = self._granted(seen, container)
+        if held is None:
             self.violated(f"{pod.metadata.name}/{container}: has no grant file")
             return
-        granted = [(one.uuid, one.sm_percent, one.whole or one.memory_limit_mib) for one in grant_file.decode(data).devices]
-        booked = [(share.uuid, share.cores, share.memory_mib) for share in shares]
-        for (uuid, percent, limit), share in zip(granted, booked, strict=False):
-            whole = self._capacity[node, uuid].memory_mib == share[2] and share[1] == 100
-            if (uuid, percent) != share[:2] or (limit is True and not whole) or (limit is not True and limit != share[2]):
-                self.violated(f"{pod.metadata.name}/{container}: its grant file says {granted}, booked is {booked}")
-        if len(granted) != len(booked):
-            self.violated(f"{pod.metadata.name}/{container}: its grant file says {granted}, booked is {booked}")
+        fits = len(held) == len(shares) and all(
+            mine == booked if exactly else seen.may_be(mine, booked) for mine, booked in zip(held, shares, strict=True)
+        )
+        if not fits:
+            self.violated(f"{pod.metadata.name}/{container}: its grant file has {held}, booked is {shares}")
+
+    def _granted(self, seen: Seen, container: str) -> list[Share] | None:
+        """What the container's grant file holds it to; None where there is none. Only a whole card has no limit of memory."""
+        data = self._files[seen.node].contents.get(f"{HostPaths().grants}/{folder_name(seen.pod.metadata.uid, container)}")
+        if data is None:
+            return None
+        shares = []
+        for one in grant_file.decode(data).devices:
+            whole = one.whole and one.sm_percent == WHOLE_PERCENT
+            limit_mib = self._capacity[seen.node, one.uuid].memory_mib if whole else 0 if one.whole else one.memory_limit_mib
+            shares.append(Share(one.uuid, limit_mib, one.sm_percent))
+        return shares
 
     def check_running(self) -> None:
         """The grant files of everything that runs are there and unchanged."""
         for uid, seen in self.pods.items():
-            if self.started[uid] and seen.pod.status.phase == "Running" and seen.charge:
+            if self.started[uid] and seen.pod.status.phase == "Running" and seen.charge and seen.brand.shimmed:
                 running = {status.name for status in seen.pod.status.container_statuses or () if status.state and status.state.running}
                 for one, shares in zip(containers_in_order(seen.pod), entries(seen.allocated or ""), strict=False):
                     if shares and one.container.name in running:
-                        self.check_grant_file(seen.pod, one.container.name, shares, seen.node)
+                        self.check_grant_file(seen, one.container.name, shares, exactly=True)
 
 
 def entries(text: str) -> list[tuple[Share, ...]]:
@@ -243,13 +350,48 @@ def entries(text: str) -> list[tuple[Share, ...]]:
     return found
 
 
+def _held_to(seen: Seen, shares: Sequence[Share], limits: Mapping[str, str]) -> bool:
+    """Whether the limits of an environment are those of ``shares``, or what a resize made of them."""
+    if not shares:
+        return not limits
+    names = {*(f"CUDA_DEVICE_MEMORY_LIMIT_{ordinal}" for ordinal in range(len(shares))), "CUDA_DEVICE_SM_LIMIT"}
+    if limits.keys() != names:
+        return False
+    cores = int(limits["CUDA_DEVICE_SM_LIMIT"])
+    given = [
+        Share(share.uuid, int(limits[f"CUDA_DEVICE_MEMORY_LIMIT_{ordinal}"].removesuffix("m")), cores if ordinal == 0 else share.cores)
+        for ordinal, share in enumerate(shares)
+    ]
+    return all(seen.may_be(mine, booked) for mine, booked in zip(given, shares, strict=True))
+
+
+def _resized(seen: Seen, allocated: str | None) -> bool:
+    """Whether an assignment is the one before, or that with sizes that were asked for."""
+    if allocated == seen.allocated:
+        return True
+    before, after = entries(seen.allocated or ""), entries(allocated or "")
+    return [len(shares) for shares in before] == [len(shares) for shares in after] and all(
+        seen.may_be(new, old) for ours, theirs in zip(before, after, strict=True) for old, new in zip(ours, theirs, strict=True)
+    )
+
+
+def _larger(one: Amounts, other: Amounts) -> Amounts:
+    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+
+
 def _only_emptied(before: str, after: str) -> bool:
     ours, theirs = before.split(";"), after.split(";")
     return len(ours) == len(theirs) and all(new in ("", old) for old, new in zip(ours, theirs, strict=True))
 
 
-def _asked_mib(limits: Mapping[str, object], card_mib: int) -> int:
-    if limits.get(MEMORY, "0") != "0":
-        return int(str(limits[MEMORY]))
-    percent = int(str(limits.get(PERCENT, "0"))) or 100
+def _brand(pod: Pod) -> Brand:
+    """Whose cards a pod asks for; NVIDIA's where it asks for none."""
+    asked = {resource for one in containers_in_order(pod) for resource in one.container.resources.limits or {}}
+    return next((brand for brand in BRANDS if brand.count in asked), NVIDIA)
+
+
+def _asked_mib(brand: Brand, limits: Mapping[str, object], card_mib: int) -> int:
+    if limits.get(brand.memory, "0") != "0":
+        return int(str(limits[brand.memory]))
+    percent = int(str(limits.get(brand.percent, "0"))) or 100
     return max(1, card_mib * percent // 100)

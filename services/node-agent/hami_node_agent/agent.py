@@ -122,7 +122,7 @@ class NodeAgent:
             patience=lambda event: patience_seconds(
                 event,
                 told=self.view.told,
-                exists=lambda uid: self.pods.get(uid) is not None,
+                lives=self.pods.lives,
                 grants_expected=options.policy.require_event,
             ),
             telemetry=telemetry,

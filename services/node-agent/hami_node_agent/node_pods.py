@@ -119,6 +119,11 @@ class NodePods:
         """Pods that have not ended, by UID."""
         return {uid: pod for uid, pod in self._by_uid.items() if not is_terminal(pod)}
 
+    def lives(self, uid: str) -> bool:
+        """Whether a pod is known here and has not ended."""
+        pod = self._by_uid.get(uid)
+        return pod is not None and not is_terminal(pod)
+
     def get(self, uid: str) -> Pod | None:
         """One pod, ended or not."""
         return self._by_uid.get(uid)

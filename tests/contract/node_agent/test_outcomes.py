@@ -28,7 +28,7 @@ def tell(story: Story, *, grants_expected: bool = True, pods: Collection[str] = 
     """Run ``story`` beside an agent's outbox, on a node with ``pods`` (UIDs); return the log's event types in order."""
 
     def patience(event: Event) -> float:
-        return patience_seconds(event, told=view.told, exists=pods.__contains__, grants_expected=grants_expected)
+        return patience_seconds(event, told=view.told, lives=pods.__contains__, grants_expected=grants_expected)
 
     async def run() -> list[str]:
         stop = asyncio.Event()
@@ -64,7 +64,7 @@ def test_an_outcome_waits_for_its_grant_after_an_outage() -> None:
     assert tell(story) == ["pod_allocating", "allocation_succeeded"]
 
 
-def test_success_of_a_pod_that_exists_is_never_before_its_grant() -> None:
+def test_success_of_a_pod_that_lives_is_never_before_its_grant() -> None:
     """Where no scheduler led for longer than the grace time, the log had the outcome first."""
 
     async def story(bus: MemoryBus, outbox: Outbox) -> None:
@@ -77,7 +77,7 @@ def test_success_of_a_pod_that_exists_is_never_before_its_grant() -> None:
     assert tell(story, pods={"u"}) == ["pod_allocating", "allocation_succeeded"]
 
 
-def test_success_of_a_pod_that_goes_meanwhile_is_published_without_its_grant() -> None:
+def test_success_of_a_pod_that_ends_meanwhile_is_published_without_its_grant() -> None:
     pods = {"u"}
 
     async def story(bus: MemoryBus, outbox: Outbox) -> None:
