@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from hami_node_agent.hostfiles import MemoryFiles, Stamp
+from hami_node_agent.removal import Removal
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
@@ -461,6 +462,6 @@ class FaultyFiles:
     def names(self, path: str) -> list[str]:
         return self._inner.names(path)
 
-    def remove(self, path: str) -> None:
+    async def remove(self, path: str) -> Removal:
         self._process.step()
-        self._inner.remove(path)
+        return await self._inner.remove(path)

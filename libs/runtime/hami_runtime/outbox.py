@@ -32,12 +32,14 @@ from hami_protocol.events import Event
 from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import BusUnavailable, MessageRefused, Overtaken
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.telemetry import OFF, Telemetry, current_traceparent
 
 log = structlog.get_logger()
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _TICK_SECONDS = 0.001
+_TRIES = 5
 """No shorter wait: what remains may be less than the clock can tell."""
 MOST_TROUBLES: Final = 5
 """So often patience is counted anew, because the bus was away or did not keep what it was given."""
@@ -137,6 +139,7 @@ class Outbox:
         """Say it as ``source`` (``/hami/scheduler/<identity>``), holding at most ``capacity`` events."""
         self._bus = bus
         self._clock = clock
+        self._isolation = Isolation("outbox", clock, telemetry)
         self._source = source
         self._capacity = capacity
         self._patience = patience
@@ -279,9 +282,24 @@ class Outbox:
                 return True
             case Overtaken():
                 self._notice(failed=False)
-                self._decide_anew(subject, outcome)
+                with self._isolation.item(f"events on {subject}"):
+                    self._decide_anew(subject, outcome)
+            case Exception():
+                return self._unexpected(event_id, waiting, outcome)
             case _:
                 raise outcome
+        return False
+
+    def _unexpected(self, event_id: str, waiting: _Waiting, error: Exception) -> bool:
+        """Try an event that cannot be published for an unknown reason a few times more; then drop it, for others wait behind it."""
+        item = f"event {event_id}"
+        self._isolation.failed(item, error)
+        if self._isolation.times(item) < _TRIES:
+            return True
+        self._isolation.forget(item)
+        self._dropped.add(1, {"reason": "failed"})
+        log.error("event dropped", event_id=event_id, subject=waiting.message.subject, tries=_TRIES)
+        self._forget(event_id)
         return False
 
     async def _next(self) -> list[tuple[str, _Waiting]]:
@@ -325,7 +343,10 @@ class Outbox:
             pod = _pod_of(waiting.event)
             if pod is not None and pod.uid in waits:
                 continue
-            patience = 0.0 if self._patience is None else self._patience(waiting.event)
+            patience = 0.0
+            if self._patience is not None:
+                with self._isolation.item(f"patience for {event_id}"):
+                    patience = self._patience(waiting.event)
             seconds = self._patience_begins(waiting) + patience - now if patience > 0 else 0.0
             if seconds > 0:
                 if seconds < math.inf:

@@ -46,6 +46,7 @@ from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 from hami_runtime.bus import Bus
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import Cluster
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.lifecycle import Loop, run_until, until
@@ -110,10 +111,16 @@ class NodeAgent:
         self.vendor = vendor
         self.journal = Journal(files, options.paths.journal)
         self.devices = NodeDevices(
-            hardware, clock, self.journal, sharing=options.sharing, rules=options.rules, probe_seconds=options.probe_seconds
+            hardware,
+            clock,
+            self.journal,
+            sharing=options.sharing,
+            rules=options.rules,
+            probe_seconds=options.probe_seconds,
+            telemetry=telemetry,
         )
         self.pods = NodePods(cluster, clock, node=options.node, telemetry=telemetry)
-        self.view = GrantsView(bus, node=options.node)
+        self.view = GrantsView(bus, clock, node=options.node, telemetry=telemetry)
         self.outbox = Outbox(
             bus,
             clock,
@@ -133,7 +140,7 @@ class NodeAgent:
         self._clock = clock
         self._shim = shim
         self._telemetry = telemetry
-        self._instances = MigInstances(mig, pods=self.pods, journal=self.journal)
+        self._instances = MigInstances(mig, pods=self.pods, journal=self.journal, isolation=Isolation("mig instances", clock, telemetry))
         granting = Granting(
             node=options.node,
             vendor=vendor,
@@ -179,6 +186,7 @@ class NodeAgent:
             cdi_folder=options.cdi_folder,
             forget=self._starting.ended,
             catch_up=lambda: granting.say_again(self.pods),
+            telemetry=telemetry,
         )
         self.monitor = Monitor(
             node=options.node,
@@ -197,7 +205,14 @@ class NodeAgent:
             telemetry, legacy=options.legacy_metrics
         )
         self.resizer = Resizer(
-            granting, view=self.view, pods=self.pods, monitor=self.monitor, devices=self.devices, journal=self.journal, outbox=self.outbox
+            granting,
+            view=self.view,
+            pods=self.pods,
+            monitor=self.monitor,
+            devices=self.devices,
+            journal=self.journal,
+            outbox=self.outbox,
+            isolation=Isolation("resize", clock, telemetry),
         )
         self.registration = Registration(
             bus=bus,
@@ -211,6 +226,7 @@ class NodeAgent:
             register_format=options.register_format,
             shim_version=lambda: shim().version,
             boot=new_name(),
+            isolation=Isolation("registration", clock, telemetry),
         )
         self._allocations = telemetry.counter("hami_agent_allocations", "Allocate and PreStartContainer calls, by outcome")
         self._seconds = telemetry.histogram("hami_agent_allocation_seconds", "How long Allocate and PreStartContainer took")
@@ -298,11 +314,13 @@ class NodeAgent:
     async def flag_running_pods(self, stop: asyncio.Event) -> None:
         """Tell the pods of a card that goes out (case D4)."""
         flagged: frozenset[str] = frozenset()
+        isolation = Isolation("flag running pods", self._clock, self._telemetry)
         async for _ in until(stop, self.devices.changed.each()):
             sick = self.devices.unhealthy
             for device in sorted(sick.keys() - flagged):
-                for pod in self._holders(device):
-                    self.recorder.record(pod, "Warning", "DeviceUnhealthy", f"device {device} is out: {sick[device]}")
+                with isolation.item(f"device {device}"):
+                    for pod in self._holders(device):
+                        self.recorder.record(pod, "Warning", "DeviceUnhealthy", f"device {device} is out: {sick[device]}")
             flagged = frozenset(sick)
 
     def _holders(self, device: str) -> Iterator[PodRef]:

@@ -2,13 +2,14 @@
 
 A pod has ended when its phase says so, or when its object is gone. Files go only when, besides, the API server itself lists no such pod on
 this node and kubelet names it no more (or cannot be asked, and a grace period has passed). Files of pods that nobody knows (the journal was
-lost) are treated alike. An error costs one round, never another pod's files.
+lost) are treated alike. What a tenant left is removed a bounded part at a time; a pod whose files cannot be removed is reported, left, and tried
+again with a backoff: it keeps no other pod's files from being removed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -27,14 +28,20 @@ from hami_protocol.events import PodReleased
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
-from hami_runtime.kube.cluster import ClusterError
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.outbox import Outbox
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
+LOOP: Final = "cleanup"
 SWEEP_SECONDS: Final = 10.0
 GRACE_SECONDS: Final = 60.0
 """For containers of a pod that was deleted by force and that kubelet may still be stopping."""
+
+
+class FilesLeft(RuntimeError):  # noqa: N818 - reads as the condition it names
+    """Files of an ended pod that cannot be removed now. The text names the first obstacle."""
 
 
 class Cleanup:
@@ -56,7 +63,9 @@ class Cleanup:
         cdi_folder: str,
         forget: Callable[[str], None],
         catch_up: Callable[[], None],
+        telemetry: Telemetry = OFF,
     ) -> None:
+        self._isolation = Isolation(LOOP, clock, telemetry)
         self._node = node
         self._vendor = vendor
         self._clock = clock
@@ -78,13 +87,12 @@ class Cleanup:
         await run_until(stop, self._pods.wait_synced())
         if stop.is_set():
             return
-        self._catch_up()
+        with self._isolation.item("what was served before"):
+            self._catch_up()
         self._release_missed()
         while not stop.is_set():
-            try:
+            with self._isolation.item("sweep"):
                 await self.sweep()
-            except (ClusterError, OSError) as exc:
-                log.warning("sweep not finished", reason=str(exc))
             await sleep_until(stop, SWEEP_SECONDS)
 
     async def sweep(self) -> None:
@@ -92,7 +100,7 @@ class Cleanup:
 
         Raises:
             ClusterError: the API server could not be asked, so that nothing was taken away.
-            OSError: something could not be removed.
+            OSError: our own folders cannot be read.
         """
         on_host = self._on_host()
         settled = () if self._outbox.pending else self._journal.pods  # what is not said yet must not be forgotten
@@ -105,12 +113,31 @@ class Cleanup:
             gone = self._pods.get(uid) is None
             if gone and uid in listed:
                 continue  # our view is late, the pod is there
-            for path in on_host.get(uid, ()):
-                self._files.remove(path)
-            self._view.forget(uid)
-            if gone and uid in settled:
-                self._journal.forget(uid)
-            log.info("pod cleaned up", uid=uid, paths=len(on_host.get(uid, ())))
+            name = self._name(uid)
+            if not self._isolation.due(name):
+                continue
+            with self._isolation.item(name):
+                await self._clear(uid, on_host.get(uid, ()), forget=gone and uid in settled)
+
+    async def _clear(self, uid: str, paths: Sequence[str], *, forget: bool) -> None:
+        """Remove the files of one pod, or as many as one sweep may; then forget the pod.
+
+        Raises:
+            FilesLeft: some cannot be removed.
+        """
+        found = [await self._files.remove(path) for path in paths]
+        if obstacle := next((one.obstacle for one in found if one.obstacle), ""):
+            raise FilesLeft(f"files of the ended pod are left below {self._paths.vgpu}: {obstacle}")
+        if not all(one.complete for one in found):
+            return  # the next sweep goes on
+        self._view.forget(uid)
+        if forget:
+            self._journal.forget(uid)
+        log.info("pod cleaned up", uid=uid, paths=len(paths))
+
+    def _name(self, uid: str) -> str:
+        record = self._journal.pods.get(uid)
+        return f"pod {record.pod} ({uid})" if record is not None else f"pod {uid}"
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -123,8 +150,9 @@ class Cleanup:
         """Pods that ended while the agent was away: the journal knows them, the cluster does not."""
         for uid, record in sorted(self._journal.pods.items()):
             if self._pods.get(uid) is None:
-                record.released = False  # said once more: it may not have reached anybody
-                self._release(record.pod, held=True, reason="the pod is gone")
+                with self._isolation.item(self._name(uid)):
+                    record.released = False  # published once more: the bus may not have it
+                    self._release(record.pod, held=True, reason="the pod is gone")
 
     def _release(self, ref: PodRef, *, held: bool, reason: str) -> None:
         if not held and ref.uid not in self._journal.pods:
@@ -133,10 +161,11 @@ class Cleanup:
         if record.released:
             return
         record.released = True
-        self._journal.save()
         self._view.forget(ref.uid)
         self._forget(ref.uid)
         self._outbox.put(PodReleased(pod=ref, node=self._node, reason=reason), f"{ref.uid}/released/agent", by_agent=True)
+        with self._isolation.item("journal"):  # a full disk does not keep the release back; the next save has it
+            self._journal.save()
 
     def _on_host(self) -> dict[str, list[str]]:
         """What lies on the host, by the UID of its pod."""

@@ -17,8 +17,11 @@ from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.envelope import open_message
 from hami_protocol.errors import EventError
 from hami_protocol.events import AssignmentLapsed, PodAllocating, PodReleased, ShareResized
-from hami_runtime.bus import Bus, BusError
+from hami_runtime.bus import Bus, BusError, Delivery
+from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import until
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 REMEMBERED_PODS: Final = 10_000
@@ -28,8 +31,9 @@ REMEMBERED_PODS: Final = 10_000
 class GrantsView:
     """Grants on one node."""
 
-    def __init__(self, bus: Bus, *, node: str) -> None:
+    def __init__(self, bus: Bus, clock: Clock, *, node: str, telemetry: Telemetry = OFF) -> None:
         self._bus = bus
+        self._isolation = Isolation("grants", clock, telemetry)
         self._node = node
         self._grants: dict[str, tuple[VendorAssignment, ...]] = {}
         self.resizes: dict[str, ShareResized] = {}
@@ -61,14 +65,19 @@ class GrantsView:
         """Read the node's grants from the start of the log, and on."""
         async with self._bus.consume(subjects.ALLOCATIONS, subjects=[subjects.node_grants(self._node)]) as deliveries:
             async for delivery in until(stop, deliveries):
-                try:
-                    self._apply(open_message(delivery.message))
-                except EventError as exc:
-                    self.undecodable += 1
-                    log.error("message cannot be read", subject=delivery.message.subject, reason=str(exc))
-                    await delivery.term(str(exc))
-                    continue
-                await delivery.ack()
+                with self._isolation.item(f"message {delivery.message.subject}"):
+                    await self._take(delivery)
+
+    async def _take(self, delivery: Delivery) -> None:
+        try:
+            event = open_message(delivery.message)
+        except EventError as exc:
+            self.undecodable += 1
+            log.error("message cannot be read", subject=delivery.message.subject, reason=str(exc))
+            await delivery.term(str(exc))
+            return
+        self._apply(event)
+        await delivery.ack()
 
     async def ask(self, pod: PodRef) -> bool:
         """Look the pod's grant up by subject; False where the bus cannot be asked."""

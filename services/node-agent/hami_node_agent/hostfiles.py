@@ -5,15 +5,19 @@ A write is by rename: a reader sees the old file or the new one. Only ``store`` 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import mmap
 import os
-import shutil
+import secrets
 import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from hami_node_agent import removal
+from hami_node_agent.removal import Removal
 
 
 class Stamp(NamedTuple):
@@ -52,15 +56,15 @@ class HostFiles(Protocol):
         ...
 
     def make_plain(self, path: str) -> None:
-        """Make an empty file where there is none; a link or a folder in its place is removed, a file is left as it is."""
+        """Make an empty file where there is none; a link in its place is removed, a folder moved aside, a file left as it is."""
         ...
 
     def names(self, path: str) -> list[str]:
         """Names in a folder, sorted; empty where there is none."""
         ...
 
-    def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it; nothing where there is none. Links are removed, not followed."""
+    async def remove(self, path: str) -> Removal:
+        """Remove a file, or a folder with what is in it, as far as one call goes (``removal``). Raises nothing of the host's."""
         ...
 
 
@@ -132,9 +136,13 @@ class RealFiles:
         """See ``HostFiles``."""
         target = Path(path)
         with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISREG(target.lstat().st_mode):
+            found = target.lstat().st_mode
+            if stat.S_ISREG(found):
                 return
-            self.remove(path)
+            if stat.S_ISDIR(found):  # as large as its owner likes: it goes with the folder that it is in
+                target.rename(target.with_name(f".moved-{secrets.token_hex(8)}"))
+            else:
+                target.unlink()
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644))
 
     def names(self, path: str) -> list[str]:
@@ -144,17 +152,9 @@ class RealFiles:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def remove(self, path: str) -> None:
-        """See ``HostFiles``."""
-        target = Path(path)
-        try:
-            is_folder = stat.S_ISDIR(target.lstat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if is_folder:
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+    async def remove(self, path: str) -> Removal:
+        """See ``HostFiles``; in a thread, for a tenant may have made any number of files."""
+        return await asyncio.to_thread(removal.remove, path)
 
 
 class MemoryFiles:
@@ -200,7 +200,7 @@ class MemoryFiles:
     def make_plain(self, path: str) -> None:
         """See ``HostFiles``."""
         if path not in self.contents:
-            self.remove(path)
+            self._remove(path)
             self.write(path, b"")
 
     def names(self, path: str) -> list[str]:
@@ -208,8 +208,12 @@ class MemoryFiles:
         prefix = path.rstrip("/") + "/"
         return sorted({found[len(prefix) :].split("/", 1)[0] for found in (*self.contents, *self.folders) if found.startswith(prefix)})
 
-    def remove(self, path: str) -> None:
-        """See ``HostFiles``."""
+    async def remove(self, path: str) -> Removal:
+        """See ``HostFiles``; always complete."""
+        self._remove(path)
+        return Removal(complete=True)
+
+    def _remove(self, path: str) -> None:
         prefix = path.rstrip("/") + "/"
         for found in [found for found in self.contents if found == path or found.startswith(prefix)]:
             del self.contents[found]

@@ -26,7 +26,9 @@ from hami_node_agent.api import deviceplugin_pb2 as api
 from hami_node_agent.api.deviceplugin_pb2_grpc import RegistrationStub
 from hami_node_agent.plugin import API_VERSION, DevicePlugin, options_message, serving
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 POLL_SECONDS: Final = 0.25
@@ -40,9 +42,12 @@ Identity = tuple[int, int]
 class KubeletConnection:
     """The agent's place among kubelet's plugins."""
 
-    def __init__(self, agent: NodeAgent, clock: Clock, *, folder: Path, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(
+        self, agent: NodeAgent, clock: Clock, *, folder: Path, poll_seconds: float = POLL_SECONDS, telemetry: Telemetry = OFF
+    ) -> None:
         self._agent = agent
         self._clock = clock
+        self._isolation = Isolation("kubelet", clock, telemetry)
         self._folder = folder
         self._kubelet = folder / "kubelet.sock"
         resource = agent.vendor.count_resource
@@ -65,7 +70,7 @@ class KubeletConnection:
         await run_until(stop, self._agent.devices.wait_scanned())
         while not stop.is_set():
             path = self._folder / f"{self._prefix}-{secrets.token_hex(3)}.sock"
-            try:
+            with self._isolation.item("device plugin"):
                 self._remove_dead()
                 async with serving(self.plugin, path):
                     self.servers += 1
@@ -73,8 +78,7 @@ class KubeletConnection:
                         await self._stay_registered(path, stop)
                     finally:
                         self.servers -= 1
-            except (OSError, RuntimeError) as exc:  # grpc raises RuntimeError where it cannot listen
-                log.warning("device plugin cannot listen", socket=str(path), reason=str(exc))
+            if not self._isolation.due("device plugin"):
                 await self._pause(stop)
 
     async def _stay_registered(self, path: Path, stop: asyncio.Event) -> None:

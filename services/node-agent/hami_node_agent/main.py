@@ -133,7 +133,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             processes=ProcProcesses(),
             telemetry=telemetry,
         )
-        connection = KubeletConnection(agent, clock, folder=Path(settings.plugin_folder))
+        connection = KubeletConnection(agent, clock, folder=Path(settings.plugin_folder), telemetry=telemetry)
 
         def not_ready() -> str | None:
             return agent.not_ready() or (None if connection.registered else "kubelet does not watch our devices")

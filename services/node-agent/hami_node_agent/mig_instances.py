@@ -18,6 +18,7 @@ from hami_node_agent.mig_hardware import MigError, MigHardware
 from hami_node_agent.node_pods import NodePods
 from hami_node_agent.refusals import Refusal, RefusalKind
 from hami_protocol.devices import PodRef, VendorAssignment
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until, sleep_until
 
 log = structlog.get_logger()
@@ -27,9 +28,10 @@ RECONCILE_SECONDS: Final = 5.0
 class MigInstances:
     """The instances on one node's cards."""
 
-    def __init__(self, hardware: MigHardware | None, *, pods: NodePods, journal: Journal) -> None:
+    def __init__(self, hardware: MigHardware | None, *, pods: NodePods, journal: Journal, isolation: Isolation) -> None:
         """``hardware`` None: the cards cannot be cut, and a pod that holds an instance is refused."""
         self._hardware = hardware
+        self._isolation = isolation
         self._pods = pods
         self._journal = journal
         self._made: dict[Spot, MadeInstance] = {}
@@ -82,12 +84,10 @@ class MigInstances:
             return
         await run_until(stop, self._pods.wait_synced())
         while not stop.is_set():
-            try:
+            with self._isolation.item("reconciliation"):
                 async with self._one_at_a_time:
                     await self._look(self._hardware)
                     await self._take_away(self._hardware)
-            except (MigError, OSError) as exc:
-                log.warning("mig instances not reconciled", reason=str(exc))
             await sleep_until(stop, RECONCILE_SECONDS)
 
     async def _look(self, hardware: MigHardware) -> None:

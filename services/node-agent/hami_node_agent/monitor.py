@@ -1,7 +1,7 @@
 """The monitor: every few seconds reads what each container uses, says so, and gives each its turn on the cards. Decides nothing itself.
 
 ``region`` reads, ``usage`` compares with the driver's own count, ``feedback`` decides about priority. What follows is written into the grant's live
-words; use goes to the bus (``HAMI_USAGE``), and ``metrics`` shows it. An error costs one container one round.
+words; use goes to the bus (``HAMI_USAGE``), and ``metrics`` shows it. An error costs one container one look.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import containers_in_order, pod_ref
 from hami_runtime.bus import Bus, BusError
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
@@ -94,6 +95,7 @@ class Monitor:
         self._bus = bus
         self._clock = clock
         self._recorder = recorder
+        self._isolation = Isolation("monitor", clock, telemetry)
         self._watched: dict[str, Watched] = {}
         self._cards: dict[str, DeviceReading] = {}
         self._said: tuple[NodeUsage, float] | None = None
@@ -114,26 +116,25 @@ class Monitor:
         """Look every few seconds."""
         await run_until(stop, self._pods.wait_synced())
         while not stop.is_set():
-            try:
+            with self._isolation.item("look"):
                 await self.look()
-            except Exception:  # whatever one look stumbles over, containers run on and the next look comes
-                log.exception("look failed")
             await sleep_until(stop, LOOK_SECONDS)
 
     async def look(self) -> None:
         """Look once, and do what follows."""
         self._cards = await self._read_cards()
         counted = self._counted()
-        found = [
-            (name, watched, grant)
-            for pod in self._pods.live.values()
-            for name, watched in self._containers_of(pod)
-            if (grant := self._grant(name)) is not None
-        ]
+        found: list[tuple[str, Watched, Grant]] = []
+        for pod in self._pods.live.values():
+            with self._isolation.item(f"pod {pod_ref(pod)}"):
+                found += [(name, watched, grant) for name, watched in self._containers_of(pod) if (grant := self._grant(name)) is not None]
         gone = self._gone((name, grant) for name, _, grant in found)
+        looked_at: dict[str, Watched] = {}
         for name, watched, grant in found:
-            self._look_at(watched, self._measured(name, grant, gone, counted.get((watched.pod.uid, watched.container_id), {})))
-        self._watched = {name: watched for name, watched, _ in found}
+            with self._isolation.item(f"container {watched.container} of pod {watched.pod}"):
+                self._look_at(watched, self._measured(name, grant, gone, counted.get((watched.pod.uid, watched.container_id), {})))
+                looked_at[name] = watched
+        self._watched = looked_at
         self._take_turns()
         await self._say()
 
@@ -258,10 +259,8 @@ class Monitor:
                 limited=turn.limited,
                 overhead_bytes=usage.overhead_bytes(self._watched[name].readings),
             )
-            try:
+            with self._isolation.item(f"grant {name}"):
                 self._write(self._paths.grant(name), live)
-            except OSError as exc:
-                log.warning("grant's live words not written", name=name, reason=str(exc))
 
     def _write(self, path: str, live: Live) -> None:
         content = self._files.read(path)

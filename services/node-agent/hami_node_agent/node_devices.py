@@ -12,13 +12,15 @@ import structlog
 from hami_node_agent import discovery
 from hami_node_agent.bell import Bell
 from hami_node_agent.discovery import AdvertisedDevice
-from hami_node_agent.hardware import DeviceFault, Hardware, HardwareError, Inventory
+from hami_node_agent.hardware import DeviceFault, Hardware, HardwareError, HardwareEvent, Inventory
 from hami_node_agent.health import HealthBook, HealthRules, Incident
 from hami_node_agent.journal import Journal
 from hami_node_agent.sharing import Sharing
 from hami_protocol.devices import RegisteredDevice
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import sleep_until, until
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 
@@ -27,8 +29,17 @@ class NodeDevices:
     """Devices, health and sharing of this node."""
 
     def __init__(
-        self, hardware: Hardware, clock: Clock, journal: Journal, *, sharing: Sharing, rules: HealthRules, probe_seconds: float = 10.0
+        self,
+        hardware: Hardware,
+        clock: Clock,
+        journal: Journal,
+        *,
+        sharing: Sharing,
+        rules: HealthRules,
+        probe_seconds: float = 10.0,
+        telemetry: Telemetry = OFF,
     ) -> None:
+        self._isolation = Isolation("devices", clock, telemetry)
         self._hardware = hardware
         self._clock = clock
         self._journal = journal
@@ -107,27 +118,37 @@ class NodeDevices:
 
     async def watch(self, stop: asyncio.Event) -> None:
         """Follow what the hardware reports."""
-        await self.scan()
-        async for event in until(stop, self._hardware.events()):
-            match event:
-                case DeviceFault(uuid=uuid, xid=xid) if uuid:
-                    self._fault(uuid, xid)
-                case _:
-                    await self.scan()
+        with self._isolation.item("scan"):
+            await self.scan()
+        while not stop.is_set():
+            with self._isolation.item("hardware events"):
+                async for event in until(stop, self._hardware.events()):
+                    with self._isolation.item(f"hardware event {event}"):
+                        await self._take(event)
+            await sleep_until(stop, max(1.0, self._isolation.pause_seconds("hardware events")))
+
+    async def _take(self, event: HardwareEvent) -> None:
+        match event:
+            case DeviceFault(uuid=uuid, xid=xid) if uuid:
+                self._fault(uuid, xid)
+            case _:
+                await self.scan()
 
     async def rescan(self, stop: asyncio.Event, *, seconds: float = 30.0) -> None:
         """Scan again now and then: not everything is reported."""
         while not await sleep_until(stop, seconds):
-            await self.scan()
+            with self._isolation.item("scan"):
+                await self.scan()
 
     async def recover(self, stop: asyncio.Event) -> None:
         """Probe the cards that are out."""
         while not await sleep_until(stop, self._probe_seconds):
             for uuid in self._book.out:
-                failure = await self._hardware.probe(uuid)
-                if self._book.probed(uuid, failure, now=self._clock.monotonic(), time=self._time()):
-                    log.info("device is back", device=uuid)
-                    self._kept()
+                with self._isolation.item(f"device {uuid}"):
+                    failure = await self._hardware.probe(uuid)
+                    if self._book.probed(uuid, failure, now=self._clock.monotonic(), time=self._time()):
+                        log.info("device is back", device=uuid)
+                        self._kept()
 
     def _fault(self, uuid: str, xid: int) -> None:
         taken_out = self._book.fault(uuid, xid, now=self._clock.monotonic(), time=self._time())
@@ -135,9 +156,9 @@ class NodeDevices:
         self._kept(ring=taken_out)
 
     def _kept(self, *, ring: bool = True) -> None:
-        self._journal.keep_health(self._book.record())
         if ring:
             self.changed.ring()
+        self._journal.keep_health(self._book.record())  # last: a full disk does not keep a fault from the scheduler
 
     def _time(self) -> str:
         return f"{self._clock.utc():%Y-%m-%dT%H:%M:%SZ}"

@@ -24,6 +24,7 @@ from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
 from hami_runtime.bus import Bus, BusError
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until, sleep_until
 
 log = structlog.get_logger()
@@ -49,7 +50,9 @@ class Registration:
         register_format: RegisterFormat,
         shim_version: Callable[[], str],
         boot: str,
+        isolation: Isolation,
     ) -> None:
+        self._isolation = isolation
         self._bus = bus
         self._clock = clock
         self._journal = journal
@@ -85,14 +88,18 @@ class Registration:
     async def run(self, stop: asyncio.Event) -> None:
         """Report until stopped."""
         await run_until(stop, self._devices.wait_scanned())
-        self._seen_generation = await self._newest_seen()
+        with self._isolation.item("last report"):
+            self._seen_generation = await self._newest_seen()
         first = True
         while not stop.is_set():
             rings = self._devices.changed.rings
-            self._next_generation(first=first)
-            first = False
-            await self._publish_for_sure(stop)
-            if rings == self._devices.changed.rings:
+            with self._isolation.item("report"):
+                self._next_generation(first=first)
+                first = False
+                await self._publish_for_sure(stop)
+            if (pause_seconds := self._isolation.pause_seconds("report")) > 0:
+                await sleep_until(stop, min(pause_seconds, PERIOD_SECONDS))
+            elif rings == self._devices.changed.rings:
                 await self._devices.changed.pause(stop, PERIOD_SECONDS)
 
     def _next_generation(self, *, first: bool) -> None:

@@ -26,6 +26,7 @@ from hami_protocol.devices import ContainerShares, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import ShareResizeApplied, ShareResized, ShareResizeRefused
 from hami_protocol.kubernetes import Pod
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until, until
 from hami_runtime.outbox import Outbox
 
@@ -45,7 +46,9 @@ class Resizer:
         devices: NodeDevices,
         journal: Journal,
         outbox: Outbox,
+        isolation: Isolation,
     ) -> None:
+        self._isolation = isolation
         self._granting = granting
         self._view = view
         self._pods = pods
@@ -63,7 +66,8 @@ class Resizer:
             for uid, resize in sorted(self._view.resizes.items()):
                 if (pod := self._pods.live.get(uid)) is not None:
                     del self._view.resizes[uid]
-                    self._answer(resize, pod)
+                    with self._isolation.item(f"resize of pod {resize.pod}"):
+                        self._answer(resize, pod)
 
     def _answer(self, resize: ShareResized, pod: Pod) -> None:
         record = self._journal.pod(resize.pod)

@@ -21,6 +21,7 @@ from hami_registry.rules import NodeSeen, Rules
 from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import NODES, Cluster, ClusterError, NotFound
 from hami_runtime.kube.events import EventRecorder
 from hami_runtime.kube.informer import Informer
@@ -78,6 +79,7 @@ class DeviceMirror:
         self._bus = bus
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("nodes", clock, telemetry)
         self._vendors = vendors
         self._nodes = nodes
         self._events = events
@@ -149,7 +151,7 @@ class DeviceMirror:
             log.error("message terminated", subject=subject, sequence=delivery.sequence, reason=str(exc))
             await delivery.term(str(exc))
             return
-        try:
+        with self._isolation.item(f"message {subject}"):
             now = self._clock.monotonic()
             if delivery.sequence < self._newest:
                 log.warning("the bus has lost what it had", stream=subjects.DEVICES.name)
@@ -162,8 +164,6 @@ class DeviceMirror:
                     self.rules.verdict_seen(event, delivery.sequence, now)
                 case _:
                     log.warning("message does not belong here", subject=subject, type=type(event).__name__)
-        except Exception:  # a fault of ours over one message must not keep all others from being read
-            log.exception("message could not be taken in", subject=subject, sequence=delivery.sequence)
         self._wake.set()
         await delivery.ack()
 
@@ -171,20 +171,24 @@ class DeviceMirror:
         """Tell the rules when we are cut off from those whose silence they judge, until ``stop``."""
         last = self._clock.monotonic()
         while not await sleep_until(stop, _LOOK_SECONDS):
-            now = self._clock.monotonic()
-            if self._nodes.synced.is_set():
-                self.rules.nodes_synced()
-            if now - last > _ASLEEP_SECONDS:
-                log.warning("this process stood still, everyone has a fresh start", seconds=round(now - last, 1))
-                self.rules.source_lost(OURSELVES)
-                self.rules.source_back(OURSELVES, now)
-            last = now
-            for source, connected in ((BUS, self._bus.connected), (API_SERVER, self._nodes.connected)):
-                if connected:
-                    self.rules.source_back(source, now)
-                else:
-                    self.rules.source_lost(source)
-            self._wake.set()
+            asleep_seconds, last = self._clock.monotonic() - last, self._clock.monotonic()
+            with self._isolation.item("sources"):
+                self._look_at_sources(asleep_seconds)
+
+    def _look_at_sources(self, asleep_seconds: float) -> None:
+        now = self._clock.monotonic()
+        if self._nodes.synced.is_set():
+            self.rules.nodes_synced()
+        if asleep_seconds > _ASLEEP_SECONDS:
+            log.warning("this process stood still, everyone has a fresh start", seconds=round(asleep_seconds, 1))
+            self.rules.source_lost(OURSELVES)
+            self.rules.source_back(OURSELVES, now)
+        for source, connected in ((BUS, self._bus.connected), (API_SERVER, self._nodes.connected)):
+            if connected:
+                self.rules.source_back(source, now)
+            else:
+                self.rules.source_lost(source)
+        self._wake.set()
 
     # What is done
 
@@ -195,10 +199,14 @@ class DeviceMirror:
             while not stop.is_set():
                 self._wake.clear()
                 if self._leading:
-                    for command in self.rules.due(self._clock.monotonic(), self._clock.utc()):
-                        await at_once.acquire()
-                        group.create_task(self._settle(command, at_once.release))
-                await self._sleep(stop)
+                    with self._isolation.item("what is due"):
+                        for command in self.rules.due(self._clock.monotonic(), self._clock.utc()):
+                            await at_once.acquire()
+                            group.create_task(self._settle(command, at_once.release))
+                if (pause_seconds := self._isolation.pause_seconds("what is due")) > 0:
+                    await sleep_until(stop, pause_seconds)
+                else:
+                    await self._sleep(stop)
 
     async def _sleep(self, stop: asyncio.Event) -> None:
         """Until the next thing is due, something happened, or ``stop``."""
@@ -221,13 +229,14 @@ class DeviceMirror:
         except (ClusterError, BusError) as exc:
             outcome = Outcome.RETRY
             log.warning("could not be written, trying again", command=type(command).__name__, error=str(exc))
-        except Exception:  # a fault of ours over one node must not keep all others from being written
+        except Exception as exc:  # noqa: BLE001 - written again, later than its node's other commands
             outcome = Outcome.RETRY
-            log.exception("command failed", command=type(command).__name__)
+            self._isolation.failed(_item(command), exc)
         finally:
             done()
         self._writes.add(1, {"kind": type(command).__name__, "outcome": outcome.value})
-        self.rules.settle(command, outcome, self._clock.monotonic(), sequence=sequence)
+        with self._isolation.item(_item(command)):
+            self.rules.settle(command, outcome, self._clock.monotonic(), sequence=sequence)
         if outcome is not Outcome.DONE:
             self._wake.set()
 
@@ -253,6 +262,11 @@ class DeviceMirror:
                 self._events.record(node, "Warning", reason, message)
                 log.error("node record cannot be read", node=node, reason=message)
         return 0
+
+
+def _item(command: Command) -> str:
+    node = command.key.node if isinstance(command, (PatchNode, Publish)) else command.node
+    return f"{type(command).__name__} of node {node}"
 
 
 def _any_allocatable(node: Node, resource: str) -> bool:

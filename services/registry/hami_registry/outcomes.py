@@ -24,6 +24,7 @@ from hami_registry.phases import GiveUp, LookUp, Nothing, PatchPod, Phases, Verd
 from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import Bus, BusError, Delivery
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import NODES, PODS, Cluster, ClusterError, Conflict, Invalid, NotFound
 from hami_runtime.lifecycle import sleep_until, until
 from hami_runtime.telemetry import OFF, Telemetry
@@ -37,6 +38,7 @@ _IN_HAND: Final = 500
 """So many are written well within the time to acknowledge them, the longest wait included."""
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
+_REASON_CHARACTERS: Final = 300
 _AllocationEvents = (
     events.PodAssigned
     | events.AssignmentLapsed
@@ -112,6 +114,7 @@ class OutcomeFollower:
         self._anew = anew
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("allocations", clock, telemetry)
         self._placing = placing
         self._line = asyncio.Lock()
         """Of those that wait for the end of a burst the first looks at the clock."""
@@ -138,23 +141,27 @@ class OutcomeFollower:
             asyncio.TaskGroup() as group,
         ):
             async for delivery in until(stop, deliveries):
-                try:
-                    event = envelope.open_message(delivery.message)
-                except EventError as exc:
-                    await self._terminate(delivery, str(exc))
-                    continue
-                if not isinstance(event, _AllocationEvents):
-                    await self._terminate(delivery, "does not belong on this stream")
-                    continue
-                if isinstance(event, events.PodAllocating):
-                    self._placing.happened(self._clock.monotonic())
-                verdict = None if event.pod.uid in self._turns else self._judge(event, again=delivery.attempt > 1)
-                if isinstance(verdict, Nothing):
-                    await self._settle(delivery, event, Done())
-                    continue
-                await room.acquire()
-                work = group.create_task(self._in_turn(delivery, event, verdict, self._line_up(event.pod.uid), stop))
-                work.add_done_callback(lambda _: room.release())
+                with self._isolation.item(f"message {delivery.message.subject}"):
+                    await self._take(delivery, room, group, stop)
+
+    async def _take(self, delivery: Delivery, room: asyncio.Semaphore, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
+        try:
+            event = envelope.open_message(delivery.message)
+        except EventError as exc:
+            await self._terminate(delivery, str(exc))
+            return
+        if not isinstance(event, _AllocationEvents):
+            await self._terminate(delivery, "does not belong on this stream")
+            return
+        if isinstance(event, events.PodAllocating):
+            self._placing.happened(self._clock.monotonic())
+        verdict = None if event.pod.uid in self._turns else self._judge(event, again=delivery.attempt > 1)
+        if isinstance(verdict, Nothing):
+            await self._settle(delivery, event, Done())
+            return
+        await room.acquire()
+        work = group.create_task(self._in_turn(delivery, event, verdict, self._line_up(event.pod.uid), stop))
+        work.add_done_callback(lambda _: room.release())
 
     async def _begin_anew(self, stop: asyncio.Event) -> None:
         while self._anew and not stop.is_set():
@@ -175,9 +182,12 @@ class OutcomeFollower:
     def _judge(self, event: events.AllocationEvent, *, again: bool) -> Verdict | Again:
         try:
             return self._phases.judge(event, again=again)
-        except Exception as exc:  # a fault of ours over one message must not keep all others from being carried out
-            log.exception("outcome failed", **_about(event))
-            return Again(f"{type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - the bus delivers the message again
+            return self._failed(event, exc)
+
+    def _failed(self, event: events.AllocationEvent, exc: Exception) -> Again:
+        self._isolation.failed(f"{type(event).__name__} of pod {event.pod}", exc)
+        return Again(f"{type(exc).__name__}: {exc}"[:_REASON_CHARACTERS])
 
     def _line_up(self, uid: str) -> _Turn:
         turn = self._turns.setdefault(uid, _Turn())
@@ -191,22 +201,33 @@ class OutcomeFollower:
         heard_at = self._clock.monotonic()
         self._in_hand += 1
         try:
-            async with turn.lock:
-                verdict = verdict or self._judge(event, again=delivery.attempt > 1)
-                if isinstance(verdict, PatchPod) and verdict.may_wait and await self._stopped_in_a_burst(heard_at, stop):
-                    await delivery.nak()
-                    return
-                with self._telemetry.span(
-                    "outcome", delivery.message.headers.get(envelope.TRACE_PARENT), pod=str(event.pod), node=event.node
-                ):
-                    async with self._at_once:
-                        result = await self._try(event, verdict)
-                await self._settle(delivery, event, result)
+            with self._isolation.item(f"turn of pod {event.pod}"):
+                await self._carry_out_in_turn(delivery, event, verdict, turn, stop, heard_at=heard_at)
         finally:
             self._in_hand -= 1
             turn.wanted -= 1
             if not turn.wanted:
                 del self._turns[event.pod.uid]
+
+    async def _carry_out_in_turn(
+        self,
+        delivery: Delivery,
+        event: events.AllocationEvent,
+        verdict: Verdict | Again | None,
+        turn: _Turn,
+        stop: asyncio.Event,
+        *,
+        heard_at: float,
+    ) -> None:
+        async with turn.lock:
+            verdict = verdict or self._judge(event, again=delivery.attempt > 1)
+            if isinstance(verdict, PatchPod) and verdict.may_wait and await self._stopped_in_a_burst(heard_at, stop):
+                await delivery.nak()
+                return
+            with self._telemetry.span("outcome", delivery.message.headers.get(envelope.TRACE_PARENT), pod=str(event.pod), node=event.node):
+                async with self._at_once:
+                    result = await self._try(event, verdict)
+            await self._settle(delivery, event, result)
 
     async def _stopped_in_a_burst(self, heard_at: float, stop: asyncio.Event) -> bool:
         """Wait for the end of a burst of grants, but not for ever; return whether ``stop`` came first."""
@@ -219,9 +240,8 @@ class OutcomeFollower:
     async def _try(self, event: events.AllocationEvent, verdict: Verdict | Again) -> Result:
         try:
             return await self._carry_out(event, verdict)
-        except Exception as exc:  # as above
-            log.exception("outcome failed", **_about(event))
-            return Again(f"{type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - as above
+            return self._failed(event, exc)
 
     async def _settle(self, delivery: Delivery, event: events.AllocationEvent, result: Result) -> None:
         self._results.add(1, {"type": type(event).__name__, "result": type(result).__name__.lower()})

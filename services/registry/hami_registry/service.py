@@ -53,6 +53,7 @@ class Registry:
         self._bus = bus
         self._clock = clock
         self._vendors = catalog.vendors
+        self._telemetry = telemetry
         self._nodes = Informer(cluster, NODES, clock=clock, telemetry=telemetry)
         self._events = EventRecorder(cluster, clock, "hami-registry", telemetry=telemetry)
         placing = Bursts(BURST_PER_SECOND)
@@ -117,6 +118,7 @@ class Registry:
             self._vendors,
             devices=lambda: self.mirror.rules.inventory(self._clock.monotonic(), self._clock.utc()),
             find_node=self._nodes.get,
+            telemetry=self._telemetry,
         )
 
     def _lead(self, leading: bool) -> None:

@@ -18,8 +18,10 @@ from hami_protocol.events import PodAllocating
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.informer import Informer
 from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import allocations
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Placement
@@ -44,11 +46,13 @@ class Adopting:
         record: Record,
         leading: Callable[[], bool],
         schedulers: frozenset[str],
+        telemetry: Telemetry = OFF,
     ) -> None:
         """``schedulers``: names of the schedulers whose pods are meant."""
         self._picture = picture
         self._catalog: Catalog = picture.catalog
         self._clock = clock
+        self._isolation = Isolation("adoption", clock, telemetry)
         self._pods = pods
         self._publish = publish
         self._record = record
@@ -93,8 +97,12 @@ class Adopting:
             self._bell.clear()
             if self._leading() and self._pods.synced.is_set():
                 for uid, pod in tuple(self._waiting.items()):
-                    if self._adopt(pod):
-                        self._waiting.pop(uid, None)
+                    name = f"pod {pod_ref(pod)} ({uid})"
+                    if not self._isolation.due(name):
+                        continue
+                    with self._isolation.item(name):
+                        if self._adopt(pod):
+                            self._waiting.pop(uid, None)
 
     def _adopt(self, pod: Pod) -> bool:
         """Give the pod devices on its node; whether there is nothing more to do for it."""

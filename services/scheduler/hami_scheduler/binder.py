@@ -19,8 +19,10 @@ from hami_protocol.devices import PodRef, VendorAssignment
 from hami_protocol.events import PodAllocating
 from hami_protocol.kubernetes import Pod
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube import cluster as api
 from hami_runtime.lifecycle import sleep_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import allocations, binding
 from hami_scheduler.agents import Agents
 from hami_scheduler.binding import Binding, Fate, Outcome
@@ -61,11 +63,13 @@ class Binder:
         publish: Publish,
         record: Record,
         leading: Callable[[], bool],
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._picture = picture
         self._catalog: Catalog = picture.catalog
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("bindings", clock, telemetry)
         self._locks = locks
         self._agents = agents
         self._publish = publish
@@ -120,14 +124,19 @@ class Binder:
         """Look up open Bindings until their fate is known, and bound pods until the watch has shown them, until ``stop``."""
         while not await sleep_until(stop, LOOK_SECONDS):
             for bound in list(self._unshown.values()):
-                await self._look_for(bound)
+                with self._isolation.item(f"bound pod {bound.binding.pod}"):
+                    await self._look_for(bound)
             for opened in list(self._open.values()):
-                outcome = await binding.look_up(self._cluster, opened.binding)
-                unborn = outcome.fate is Fate.UNKNOWN and not outcome.error
-                if unborn and self._clock.monotonic() - opened.sent_seconds > OPEN_SECONDS:
-                    outcome = Outcome(fate=Fate.REFUSED, error="the Binding did not take effect")
-                if outcome.fate is not Fate.UNKNOWN and self._open.get(opened.binding.pod.uid) is opened:
-                    self._settle(opened.binding, outcome)
+                with self._isolation.item(f"open binding of pod {opened.binding.pod}"):
+                    await self._look_up(opened)
+
+    async def _look_up(self, opened: _Open) -> None:
+        outcome = await binding.look_up(self._cluster, opened.binding)
+        unborn = outcome.fate is Fate.UNKNOWN and not outcome.error
+        if unborn and self._clock.monotonic() - opened.sent_seconds > OPEN_SECONDS:
+            outcome = Outcome(fate=Fate.REFUSED, error="the Binding did not take effect")
+        if outcome.fate is not Fate.UNKNOWN and self._open.get(opened.binding.pod.uid) is opened:
+            self._settle(opened.binding, outcome)
 
     async def _look_for(self, bound: _Open) -> None:
         uid = bound.binding.pod.uid

@@ -27,7 +27,10 @@ from hami_protocol.events import (
 )
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
+from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.picture import Picture
 
@@ -41,12 +44,15 @@ QUIET_SECONDS = 1.0
 class Feeds:
     """Readers of the bus. Nothing is acknowledged: each replica reads everything from the start, and the last word counts."""
 
-    def __init__(self, bus: Bus, picture: Picture, metrics: Metrics, *, heard: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, bus: Bus, picture: Picture, metrics: Metrics, clock: Clock, *, heard: Callable[[str, int], None], telemetry: Telemetry = OFF
+    ) -> None:
         """``heard`` is told the subject and the sequence of every message that was taken."""
         self._bus = bus
         self._heard = heard
         self._picture = picture
         self._metrics = metrics
+        self._isolation = Isolation("feeds", clock, telemetry)
         self.caught_up = asyncio.Event()
         """The log of grants has been read to its end once."""
 
@@ -81,6 +87,8 @@ class Feeds:
                         await self._take(delivery)
             except BusError as exc:
                 log.warning("bus not followed", stream=stream.name, error=str(exc), retry_seconds=RETRY_SECONDS)
+            except Exception as exc:  # noqa: BLE001 - the stream is followed anew
+                self._isolation.failed(f"stream {stream.name}", exc)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_to_the_end(self, deliveries: AsyncIterator[Delivery], caught_up: asyncio.Event) -> None:
@@ -107,6 +115,10 @@ class Feeds:
                 following.cancel()
 
     async def _take(self, delivery: Delivery) -> None:
+        with self._isolation.item(f"message {delivery.message.subject}"):
+            await self._take_in(delivery)
+
+    async def _take_in(self, delivery: Delivery) -> None:
         message = delivery.message
         try:
             event = envelope.open_message(message)

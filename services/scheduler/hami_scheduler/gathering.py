@@ -12,8 +12,10 @@ import structlog
 
 from hami_protocol.kubernetes import Pod
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube import cluster as api
 from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.gangs import Gangs, Group, GroupKind, annotated_size
 
 log = structlog.get_logger()
@@ -35,10 +37,11 @@ class _Gate:
 class Gathering:
     """The groups on their way."""
 
-    def __init__(self, gangs: Gangs, cluster: api.Cluster, clock: Clock, *, wait_seconds: float) -> None:
+    def __init__(self, gangs: Gangs, cluster: api.Cluster, clock: Clock, *, wait_seconds: float, telemetry: Telemetry = OFF) -> None:
         self._gangs = gangs
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("pod groups", clock, telemetry)
         self._wait_seconds = wait_seconds
         self._sizes: dict[Group, tuple[float, int | None]] = {}
         """When it was read, and what PodGroup says; None where there is no PodGroup."""
@@ -70,7 +73,10 @@ class Gathering:
             await self._bell.wait()
             self._bell.clear()
             for group in tuple(self._unread):
-                if not await self._read(group):
+                read = False
+                with self._isolation.item(f"group {group}"):
+                    read = await self._read(group)
+                if not read:
                     await asyncio.sleep(RETRY_SECONDS)
                     self._bell.set()
 

@@ -14,6 +14,7 @@ from hami_protocol.devices import PodRef
 from hami_protocol.kubernetes import Node, Pod
 from hami_runtime.clock import Clock
 from hami_runtime.kube import cluster as api
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.nodelock import NodeLocks
 
 
@@ -29,9 +30,10 @@ class Locks:
         leading: Callable[[], bool],
         expiry_seconds: float,
         own: Iterable[OwnLock] = (),
+        telemetry: Telemetry = OFF,
     ) -> None:
         """Nothing is known yet. ``own``: of vendors; the rest as for ``NodeLocks``."""
-        self._shared = NodeLocks(cluster, clock, find_pod=find_pod, leading=leading, expiry_seconds=expiry_seconds)
+        self._shared = NodeLocks(cluster, clock, find_pod=find_pod, leading=leading, expiry_seconds=expiry_seconds, telemetry=telemetry)
         self._own = {
             lock.key: NodeLocks(
                 cluster,
@@ -41,6 +43,7 @@ class Locks:
                 expiry_seconds=lock.expiry_seconds,
                 key=lock.key,
                 names_pods=False,
+                telemetry=telemetry,
             )
             for lock in own
         }

@@ -22,8 +22,10 @@ from hami_protocol.kubernetes import Node, Pod
 from hami_protocol.nodelock import NodeLock
 from hami_protocol.pods import pod_ref
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube import cluster as api
 from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.lock_rules import Holder, Standing, holder_state, judge, patience_seconds, read
 
 log = structlog.get_logger()
@@ -75,6 +77,7 @@ class NodeLocks:
         expiry_seconds: float = 300.0,
         key: str = keys.NODE_LOCK,
         names_pods: bool = True,
+        telemetry: Telemetry = OFF,
     ) -> None:
         """Nothing is known yet.
 
@@ -86,9 +89,11 @@ class NodeLocks:
             expiry_seconds: see ``judge``.
             key: the node annotation that is the lock.
             names_pods: whether the lock is written with the pod that holds it, or as a bare time.
+            telemetry: where failures are counted.
         """
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation(f"node locks {key}", clock, telemetry)
         self._find_pod = find_pod
         self._leading = leading
         self._expiry_seconds = expiry_seconds
@@ -188,7 +193,8 @@ class NodeLocks:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             for node in list(self._locked) if self._leading() else ():
-                await self._sweep(node)
+                with self._isolation.item(f"node {node}"):
+                    await self._sweep(node)
 
     async def _sweep(self, node: str) -> None:
         line = self._lines.setdefault(node, _Line())
@@ -209,7 +215,8 @@ class NodeLocks:
             self._release_wanted.clear()
             nodes, self._to_release = self._to_release, set()
             for node in sorted(nodes):
-                await self._remove(node)
+                with self._isolation.item(f"node {node}"):
+                    await self._remove(node)
 
     def _wake(self, node: str, line: _Line) -> None:
         line.changed.set()

@@ -31,6 +31,7 @@ from hami_protocol.events import (
 from hami_protocol.kubernetes import Node, Pod, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import allocations
 from hami_scheduler.allocations import GrantLog, Missing
 from hami_scheduler.inventory import Fence, Inventory, InventoryChange
@@ -69,6 +70,7 @@ class Picture:
         leading: Callable[[], bool],
         metrics: Metrics,
         hold_seconds: float,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self.catalog = catalog
         self.state = ClusterState(catalog)
@@ -80,7 +82,7 @@ class Picture:
         self.quotas = QuotaLimits(catalog.vendors)
         self.reservations = Reservations(longest_seconds=hold_seconds)
         self.waking = Waking(self.state, self.judge)
-        self.verdicts = Verdicts(publish, record, clock)
+        self.verdicts = Verdicts(publish, record, clock, telemetry=telemetry)
         self.locks: Locks | None = None
         self._clock = clock
         self._publish = publish

@@ -24,9 +24,11 @@ from hami_protocol.devices import PodRef
 from hami_protocol.kubernetes import Pod, PodDisruptionBudget
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube import cluster as api
 from hami_runtime.kube.informer import Informer
 from hami_runtime.lifecycle import run_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler import wire
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.picture import Picture
@@ -80,11 +82,13 @@ class Preempting:
         metrics: Metrics,
         leading: Callable[[], bool],
         enabled: bool,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._picture = picture
         self._catalog: Catalog = picture.catalog
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("preemption", clock, telemetry)
         self._pods = pods
         self._budgets = budgets
         self._record = record
@@ -184,7 +188,8 @@ class Preempting:
                 uid = next(iter(self._wanting))
                 wanting = self._wanting.pop(uid)
                 if self._leading() and self._budgets.synced.is_set():
-                    await self._make_room(wanting)
+                    with self._isolation.item(f"pod {wanting.pod}"):
+                        await self._make_room(wanting)
 
     async def _make_room(self, wanting: _Wanting) -> None:
         best = await self._best(wanting)

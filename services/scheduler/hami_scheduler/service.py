@@ -126,6 +126,7 @@ class Scheduler:
             leading=self.leads,
             metrics=self.metrics,
             hold_seconds=options.hold_seconds,
+            telemetry=telemetry,
         )
         turns = Turns(self.picture, leading=self.leads, missing=self._missing_of)
         self._outbox = Outbox(bus, clock, source=f"/hami/scheduler/{identity}", turns=turns, telemetry=telemetry)
@@ -145,6 +146,7 @@ class Scheduler:
             leading=self.leads,
             expiry_seconds=options.lock_expiry_seconds,
             own=[vendor.own_lock for vendor in catalog.vendors if vendor.own_lock is not None],
+            telemetry=telemetry,
         )
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
@@ -160,6 +162,7 @@ class Scheduler:
             publish=self._say,
             record=self._events.record,
             leading=self.leads,
+            telemetry=telemetry,
         )
         self.budgets: Informer[PodDisruptionBudget] = Informer(cluster, api.BUDGETS, clock=clock, telemetry=telemetry)
         self._preempting = Preempting(
@@ -172,11 +175,12 @@ class Scheduler:
             metrics=self.metrics,
             leading=self.decides,
             enabled=options.preemption,
+            telemetry=telemetry,
         )
         self.pods.subscribe(self._preempting.pod_changed)
         self._gangs = Gangs(self.picture.state, catalog, self.picture.judge)
         self.pods.subscribe(self._gangs.pod_changed)
-        self._gathering = Gathering(self._gangs, cluster, clock, wait_seconds=options.gang_wait_seconds)
+        self._gathering = Gathering(self._gangs, cluster, clock, wait_seconds=options.gang_wait_seconds, telemetry=telemetry)
         self._placing = Placing(
             self.picture,
             clock,
@@ -208,9 +212,10 @@ class Scheduler:
             record=self._events.record,
             leading=self.decides,
             schedulers=options.adopted_schedulers,
+            telemetry=telemetry,
         )
         self.pods.subscribe(self._adopting.pod_changed)
-        self._feeds = Feeds(bus, self.picture, self.metrics, heard=turns.heard)
+        self._feeds = Feeds(bus, self.picture, self.metrics, clock, heard=turns.heard, telemetry=telemetry)
         self._resizing = Resizing(
             self.picture.state,
             self.picture.resizes,
@@ -228,6 +233,7 @@ class Scheduler:
             leading=lambda: self._term if self.decides() else 0,
             caught_up=self._feeds.caught_up,
             metrics=self.metrics,
+            telemetry=telemetry,
         )
         self._begun = asyncio.Event()
         """This replica has begun to lead, and has not read the pods since."""

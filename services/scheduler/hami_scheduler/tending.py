@@ -10,9 +10,11 @@ import structlog
 from hami_protocol.devices import PodRef
 from hami_protocol.kubernetes import Pod
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube import cluster as api
 from hami_runtime.kube.informer import Informer
 from hami_runtime.lifecycle import sleep_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.picture import Picture
 
@@ -37,6 +39,7 @@ class Tending:
         leading: Callable[[], int],
         caught_up: asyncio.Event,
         metrics: Metrics,
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._picture = picture
         self._cluster = cluster
@@ -45,6 +48,7 @@ class Tending:
         self._leading = leading
         self._caught_up = caught_up
         self._metrics = metrics
+        self._isolation = Isolation("tending", clock, telemetry)
         self._told = 0
         """In which time of leading the log was compared with the cluster."""
 
@@ -56,12 +60,15 @@ class Tending:
             seconds = TICK_SECONDS if due is None else min(TICK_SECONDS, max(0.0, due - self._clock.monotonic()))
             if await sleep_until(stop, seconds):
                 return
-            self._picture.tend(self._find)
-            self._begin_to_lead()
+            with self._isolation.item("tending"):
+                self._picture.tend(self._find)
+            with self._isolation.item("begin to lead"):
+                self._begin_to_lead()
             if not self._leading():
                 continue
             for pod in waking.due(now=self._clock.monotonic()):
-                await self._wake(pod)
+                with self._isolation.item(f"wake pod {pod}"):
+                    await self._wake(pod)
 
     def _begin_to_lead(self) -> None:
         """Say what the log lacks, once per time of leading, when both the log and the cluster have been read."""

@@ -21,7 +21,9 @@ from hami_protocol.devices import PodRef
 from hami_protocol.events import Event, PodPlaced, PodRefused
 from hami_runtime.bursts import Bursts
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.events import Type
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.placement import Placement, Refusal
 
 NORMAL: Final = "Normal"
@@ -72,10 +74,11 @@ class _Unsaid:
 class Verdicts:
     """Says and keeps the last verdict on each pod."""
 
-    def __init__(self, publish: Publish, record: Record, clock: Clock, *, capacity: int = 20_000) -> None:
+    def __init__(self, publish: Publish, record: Record, clock: Clock, *, capacity: int = 20_000, telemetry: Telemetry = OFF) -> None:
         self._publish = publish
         self._record = record
         self._clock = clock
+        self._isolation = Isolation("verdicts", clock, telemetry)
         self._capacity = capacity
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
         self._count = 0
@@ -134,7 +137,7 @@ class Verdicts:
         for _ in range(SAID_AT_ONCE):
             if not self._unsaid or self._bursts.seconds_to_wait(self._unsaid[0].since, now) > 0:
                 break
-            self._unsaid.popleft().say()
+            self._say(self._unsaid.popleft())
         if self._unsaid:
             seconds = max(0.0, self._bursts.seconds_to_wait(self._unsaid[0].since, now))
             self._timer = asyncio.get_running_loop().call_later(seconds, self._say_in_time)
@@ -142,7 +145,11 @@ class Verdicts:
     def say_all(self) -> None:
         """Say what has not been said, whatever it waits for."""
         while self._unsaid:
-            self._unsaid.popleft().say()
+            self._say(self._unsaid.popleft())
+
+    def _say(self, unsaid: _Unsaid) -> None:
+        with self._isolation.item(f"pod {unsaid.uid}"):
+            unsaid.say()
 
     def _say_of(self, uid: str) -> None:
         """Say what is unsaid of one pod."""
@@ -150,7 +157,7 @@ class Verdicts:
             ours = [unsaid for unsaid in self._unsaid if unsaid.uid == uid]
             self._unsaid = deque(unsaid for unsaid in self._unsaid if unsaid.uid != uid)
             for unsaid in ours:
-                unsaid.say()
+                self._say(unsaid)
 
     def of(self, pod: PodRef) -> Verdict | None:
         """The last verdict on ``pod``, by its UID."""

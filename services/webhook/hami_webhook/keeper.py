@@ -16,7 +16,8 @@ import structlog
 
 from hami_runtime import pem_file
 from hami_runtime.clock import Clock
-from hami_runtime.kube.cluster import AlreadyExists, Body, Cluster, ClusterError, Conflict, Kind, NotFound
+from hami_runtime.isolation import Isolation
+from hami_runtime.kube.cluster import AlreadyExists, Body, Cluster, Conflict, Kind, NotFound
 from hami_runtime.lifecycle import sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_webhook import certificates
@@ -65,6 +66,7 @@ class CertificateKeeper:
         self._store = store
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("certificate", clock, telemetry)
         self._names = tuple(names)
         self._configurations = configurations
         self._loaded: Bundle | None = None
@@ -89,8 +91,8 @@ class CertificateKeeper:
             try:
                 await self.refresh()
                 pause_seconds = _FIRST_PAUSE_SECONDS
-            except (ClusterError, OSError) as exc:
-                log.warning("the certificate could not be looked after", error=str(exc), again_in_seconds=pause_seconds)
+            except Exception as exc:  # noqa: BLE001 - a Secret or a configuration object that others damage must not end the webhook
+                self._isolation.failed("certificate", exc)
                 if self._loaded is None:
                     self._lacking = f"no certificate yet: {exc}"
                 await sleep_until(stop, pause_seconds)
@@ -186,7 +188,7 @@ class MountedCertificate:
                     load(self._context, *found)
                     self._loaded, self._lacking = found, None
                     log.info("certificate loaded", path=str(self._certificate))
-            except OSError as exc:  # ssl.SSLError is one
+            except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
                 log.warning("the certificate could not be loaded", path=str(self._certificate), error=str(exc))
                 if self._loaded is None:
                     self._lacking = f"no certificate yet: {exc}"

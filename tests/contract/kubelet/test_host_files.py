@@ -32,12 +32,12 @@ class HostFilesContract:
         files.write(f"{root}/f", b"x")
         assert files.stamp(f"{root}/f") != first
 
-    def test_folders_go_with_all_that_is_in_them_and_absence_is_no_error(self, files: HostFiles, root: str) -> None:
+    async def test_folders_go_with_all_that_is_in_them_and_absence_is_no_error(self, files: HostFiles, root: str) -> None:
         files.make_folder(f"{root}/d/e", mode=0o777)
         files.write(f"{root}/d/e/f", b"x")
         files.write(f"{root}/dd", b"x")
-        files.remove(f"{root}/d")
-        files.remove(f"{root}/d")
+        await files.remove(f"{root}/d")
+        await files.remove(f"{root}/d")
         assert files.read(f"{root}/d/e/f") is None
         assert files.names(f"{root}/d") == []
         assert files.names(root) == ["dd"]
@@ -76,14 +76,26 @@ class TestRealFiles(HostFilesContract):
         assert stat.S_IMODE(Path(f"{root}/d").stat().st_mode) == 0o777
         assert stat.S_IMODE(Path(f"{root}/f").stat().st_mode) == 0o600
 
-    def test_a_link_is_removed_not_followed_and_a_write_replaces_it(self, files: HostFiles, root: str) -> None:
+    async def test_a_link_is_removed_not_followed(self, files: HostFiles, root: str) -> None:
         files.write(f"{root}/kept/f", b"x")
-        Path(f"{root}/link").symlink_to(f"{root}/kept")
-        files.remove(f"{root}/link")
+        (Path(root) / "link").symlink_to(f"{root}/kept")
+        await files.remove(f"{root}/link")
+        assert files.names(root) == ["kept"]
         assert files.read(f"{root}/kept/f") == b"x"
+
+    def test_a_write_replaces_a_link(self, files: HostFiles, root: str) -> None:
+        files.write(f"{root}/kept/f", b"x")
         Path(f"{root}/file").symlink_to(f"{root}/kept/f")
         files.write(f"{root}/file", b"y")
         assert files.read(f"{root}/kept/f") == b"x"
+
+    def test_a_large_folder_in_place_of_a_plain_file_is_moved_aside_and_not_entered(self, files: HostFiles, root: str) -> None:
+        """The call must not take longer the more a tenant put there."""
+        Path(root, "grant", *["d"] * 100).mkdir(parents=True)
+        files.make_plain(f"{root}/grant")
+        assert files.read(f"{root}/grant") == b""
+        (moved,) = [name for name in files.names(root) if name != "grant"]
+        assert moved.startswith(".moved-")
 
     def test_a_link_in_place_of_a_plain_file_is_removed_not_followed(self, files: HostFiles, root: str) -> None:
         files.write(f"{root}/host", b"of the host")

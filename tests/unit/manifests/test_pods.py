@@ -45,8 +45,12 @@ def placed(request: pytest.FixtureRequest) -> tuple[str, Object, Object]:
 def test_a_container_can_gain_nothing_and_write_nowhere_but_where_it_says(placed: tuple[str, Object, Object]) -> None:
     _, _, container = placed
     secured = copy.deepcopy(container["securityContext"])
-    if container["name"] == "install-shim":
-        assert secured["capabilities"].pop("add") == ["SYS_PTRACE"]  # it looks which library processes of the host have mapped
+    added = {
+        "install-shim": ["SYS_PTRACE"],  # it looks which library processes of the host have mapped
+        "node-agent": ["DAC_OVERRIDE"],  # it removes what any user may have made in a container's folder
+    }
+    if container["name"] in added:
+        assert secured["capabilities"] == {"drop": ["ALL"], "add": added[container["name"]]}
         secured["capabilities"] = {"drop": ["ALL"]}
     assert secured == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 

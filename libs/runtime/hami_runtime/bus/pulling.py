@@ -144,6 +144,8 @@ class Reader:
                 log.debug("reading was interrupted", stream=self._source.stream.name, error=str(exc))
             except (BusError, msgspec.DecodeError) as exc:
                 log.warning("the stream cannot be read", stream=self._source.stream.name, consumer=self._name, error=str(exc))
+            except Exception:  # a reader that ends in silence would keep every later message from its service
+                log.exception("reading failed", stream=self._source.stream.name, consumer=self._name)
             if not session.closed.is_set():
                 await asyncio.sleep(_RETRY_SECONDS)
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 from hami_protocol.devices import PodRef
 from hami_runtime.bursts import Bursts
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import EVENTS, AlreadyExists, Cluster, ClusterError, NotFound, TooManyRequests, Unavailable
 from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
@@ -130,6 +131,7 @@ class EventRecorder:
         """Write as ``component`` (``hami-scheduler``); at most ``capacity`` occurrences wait, then the oldest is dropped."""
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("events", clock, telemetry)
         self._component = component
         self._capacity = capacity
         self._warnings: deque[Occurrence] = deque()
@@ -237,6 +239,9 @@ class EventRecorder:
         except ClusterError as exc:
             self._dropped.add(1, {"reason": "refused"})
             log.info("an event was not written", reason=occurrence.reason, object=occurrence.name, error=str(exc))
+        except Exception as exc:  # noqa: BLE001 - this Event is dropped, the next one is written
+            self._dropped.add(1, {"reason": "failed"})
+            self._isolation.failed(f"{occurrence.reason} of {occurrence.namespace}/{occurrence.name}", exc)
         return True
 
     async def _count(self, occurrence: Occurrence, known: Known, message: str) -> None:

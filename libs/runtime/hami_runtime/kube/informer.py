@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import structlog
 from msgspec import Struct
 
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import ChangeType, Cluster, ClusterError, Kind, WatchExpired
 from hami_runtime.lifecycle import run_until, sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
@@ -62,10 +64,11 @@ class Informer(Generic[T]):
         self._fields = fields
         self._clock = clock
         self._keep_as = keep_as
-        self._handlers: list[Handler[T]] = []
+        self._subscribers: list[_Subscriber[T]] = []
         self._version: str | None = None
         self._connected = False
         self._relist = asyncio.Event()
+        self._retries: dict[str, asyncio.TimerHandle] = {}
         self._refreshes_asked = 0
         self._refreshes_done = 0
         self._refreshed = asyncio.Event()
@@ -73,7 +76,8 @@ class Informer(Generic[T]):
         self._spread = random.Random(f"{kind.plural}/{namespace}/{labels}/{fields}")  # noqa: S311 - spreads clients, keeps no secret
         self._labelled = {"kind": kind.plural}
         self._lists = telemetry.counter("hami_informer_lists", "how often all objects of a kind were listed")
-        self._faults = telemetry.counter("hami_informer_faults", "lists and watches that failed, and handlers that did")
+        self._faults = telemetry.counter("hami_informer_faults", "lists and watches that failed")
+        self._isolation = Isolation(f"informer of {kind.plural}", clock, telemetry)
 
     @property
     def connected(self) -> bool:
@@ -86,13 +90,18 @@ class Informer(Generic[T]):
 
     def subscribe(self, handler: Handler[T]) -> None:
         """Call ``handler`` for what is there already and for every change to come."""
-        self._handlers.append(handler)
+        subscriber: _Subscriber[T] = _Subscriber(handler, f"handler {len(self._subscribers)}")
+        self._subscribers.append(subscriber)
         for item in tuple(self.objects.values()):
-            self._call(handler, None, item)
+            self._call(subscriber, None, item, key=_identity(item).key)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until ``stop``."""
-        await run_until(stop, self._follow_for_ever())
+        try:
+            await run_until(stop, self._follow_for_ever())
+        finally:
+            while self._retries:
+                self._retries.popitem()[1].cancel()
 
     def look_again(self) -> None:
         """List everything anew as soon as the API server answers, and do not wait any longer before asking it."""
@@ -193,16 +202,50 @@ class Informer(Generic[T]):
         self._tell(known, item)
 
     def _tell(self, old: T | None, new: T | None) -> None:
-        for handler in self._handlers:
-            self._call(handler, old, new)
+        key = _identity(new if new is not None else old).key
+        for subscriber in self._subscribers:
+            self._call(subscriber, old, new, key=key)
 
-    def _call(self, handler: Handler[T], old: T | None, new: T | None) -> None:
-        try:
-            handler(old, new)
-        except Exception:  # one object that a handler stumbles over must not keep all others from it
-            self._faults.add(1, {**self._labelled, "what": "handler"})
-            item = new if new is not None else old
-            log.exception("a change could not be taken in", kind=self._kind.plural, object=_identity(item).key)
+    def _call(self, subscriber: _Subscriber[T], old: T | None, new: T | None, *, key: Key) -> None:
+        """Call one handler. One that fails is called again with the same ``old`` and what is newest then, so it misses no object's life."""
+        if key in subscriber.behind:
+            known = subscriber.behind.pop(key)
+            if known is not None and (new is None or _identity(known).uid != _identity(new).uid):
+                self._call_once(subscriber, known, None, key=key)
+                if new is None or key in subscriber.behind:
+                    return
+                known = None
+            old = known if new is not None else old
+        self._call_once(subscriber, old, new, key=key)
+
+    def _call_once(self, subscriber: _Subscriber[T], old: T | None, new: T | None, *, key: Key) -> None:
+        name = subscriber.item(key)
+        with self._isolation.item(name):
+            subscriber.handler(old, new)
+        if self._isolation.times(name):
+            subscriber.behind[key] = old
+            if name not in self._retries:
+                seconds = self._isolation.pause_seconds(name)
+                self._retries[name] = asyncio.get_running_loop().call_later(seconds, self._retry, subscriber, key)
+
+    def _retry(self, subscriber: _Subscriber[T], key: Key) -> None:
+        """Call a handler again that has failed over an object, with what is newest now."""
+        self._retries.pop(subscriber.item(key), None)
+        if key in subscriber.behind:
+            self._call(subscriber, None, self.objects.get(key), key=key)
+
+
+@dataclass(slots=True)
+class _Subscriber(Generic[T]):
+    """A handler, and the objects over which it has failed."""
+
+    handler: Handler[T]
+    name: str
+    behind: dict[Key, T | None] = field(default_factory=dict)
+    """By object: the version that the handler knows; None where it knows none."""
+
+    def item(self, key: Key) -> str:
+        return f"{'/'.join(part for part in key if part)} ({self.name})"
 
 
 class _Identity(Struct, frozen=True):

@@ -17,6 +17,7 @@ import structlog
 
 from hami_protocol import kubernetes as k
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import LEASES, AlreadyExists, Cluster, ClusterError, Conflict, NotFound
 from hami_runtime.lifecycle import sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
@@ -66,6 +67,7 @@ class LeaderElector:
             )
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("lease", clock, telemetry)
         self._name = name
         self._namespace = namespace
         self._identity = identity
@@ -148,6 +150,9 @@ class LeaderElector:
         except ClusterError as exc:
             log.warning("the lease cannot be looked at", lease=self._name, error=str(exc))
             return
+        except Exception as exc:  # noqa: BLE001 - a lease that cannot be understood is not ours; the next try looks again
+            self._isolation.failed(self._name, exc)
+            return
         self._valid_until = began + self._renew_seconds if won else float("-inf")
 
     async def _acquire_or_renew(self) -> bool:
@@ -201,8 +206,9 @@ class LeaderElector:
         log.info("this replica leads" if leads else "this replica leads no more", lease=self._name, identity=self._identity)
         if leads:
             self._leads.set()
-        for handler in self._handlers:
-            handler(leads)
+        for number, handler in enumerate(self._handlers):
+            with self._isolation.item(f"handler {number}"):
+                handler(leads)
 
     async def _release(self) -> None:
         with suppress(ClusterError, TimeoutError):

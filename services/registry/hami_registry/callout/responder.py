@@ -20,6 +20,7 @@ from hami_runtime.bus.nkeys import KeyFault, SigningKey
 from hami_runtime.bus.permissions import AUTH_QUESTIONS
 from hami_runtime.bus.port import BusUnavailable
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube import accounts
 from hami_runtime.kube.access import AccessReviewer, User
 from hami_runtime.kube.cluster import PODS, Cluster, ClusterError, NotFound
@@ -58,6 +59,7 @@ class Responder:
         self._bus = bus
         self._cluster = cluster
         self._clock = clock
+        self._isolation = Isolation("auth callout", clock, telemetry)
         self._key = key
         self._namespace = agent_namespace
         self._agent = accounts.user(agent_account, agent_namespace)
@@ -83,6 +85,10 @@ class Responder:
                 log.warning("questions cannot be heard", error=str(exc))
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
+            except Exception as exc:  # noqa: BLE001 - subscribed again
+                self._isolation.failed("subscription", exc)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
             await session.closed.wait()
 
     async def _hear(self, message: Msg) -> None:
@@ -99,8 +105,8 @@ class Responder:
                 continue
             try:
                 await self._answer(message)
-            except Exception:  # a fault of ours over one question must not keep all others from being answered
-                log.exception("a connection could not be decided on")
+            except Exception as exc:  # noqa: BLE001 - the server asks again when the client tries again
+                self._isolation.failed("question", exc)
                 self._answers.add(1, {"outcome": "failed"})
 
     async def _answer(self, message: Msg) -> None:

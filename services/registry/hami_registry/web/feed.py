@@ -33,7 +33,9 @@ from hami_registry.web.past_devices import GONE, Look, PastDevices
 from hami_registry.web.waiting import Waiting
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import sleep_until, until
+from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 TELL_SECONDS: Final = 0.25
@@ -96,9 +98,11 @@ class Feed:
         *,
         devices: Callable[[], Sequence[EntryView]],
         find_node: Callable[[str], Node | None],
+        telemetry: Telemetry = OFF,
     ) -> None:
         self._bus = bus
         self._clock = clock
+        self._isolation = Isolation("page", clock, telemetry)
         self._vendors = vendors
         self._devices = devices
         self._find_node = find_node
@@ -215,10 +219,8 @@ class Feed:
     async def _follow(self, stream: StreamSpec, subject: str, start: StartAt, stop: asyncio.Event) -> None:
         async with self._bus.consume(stream, subjects=(subject,), start=start) as deliveries:
             async for delivery in until(stop, deliveries):
-                try:
+                with self._isolation.item(f"message {delivery.message.subject}"):
                     self._take(delivery)
-                except Exception:  # a fault of ours over one message must not end the registry, whose work this is not
-                    log.exception("message is not shown", subject=delivery.message.subject, sequence=delivery.sequence)
 
     def _take(self, delivery: Delivery) -> None:
         try:
@@ -248,9 +250,9 @@ class Feed:
                 self._silence = ""
             except SchedulerSilent as exc:
                 self._silence = f"the scheduler did not say who holds what: {exc}"
-            except Exception:  # as above
-                log.exception("what the scheduler said could not be taken in")
-                self._silence = "what the scheduler said could not be taken in"
+            except Exception as exc:  # noqa: BLE001 - the page shows it, and the scheduler is asked again
+                self._isolation.failed("the scheduler's holdings", exc)
+                self._silence = "the scheduler's answer cannot be read"
             await self._pause(stop)
 
     def _reconcile(self, holdings: list[PodHolding], last: Holdings, *, asked_at: float, mark: float) -> None:
@@ -289,13 +291,11 @@ class Feed:
 
     async def _tell(self, stop: asyncio.Event) -> None:
         while not await sleep_until(stop, TELL_SECONDS):
-            try:
+            with self._isolation.item("changes"):
                 if self._listeners:
                     self._say(self._change())
                 elif self._clock.monotonic() - self._looked_at >= LOOK_ALONE_SECONDS:
                     self._look()
-            except Exception:  # as above
-                log.exception("changes could not be told")
 
     def _change(self) -> Change | None:
         """What listeners have not been told yet; None where there is nothing."""
