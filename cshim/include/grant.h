@@ -32,6 +32,8 @@ enum grant_flag {
 	GRANT_OVERSUBSCRIBE = 1u << 0,    /* where the card has no room left, cuMemAlloc falls back to managed memory */
 	GRANT_FREE_IS_PHYSICAL = 1u << 1, /* reported free memory is bounded by what the card has free */
 	GRANT_OOM_KILLER = 1u << 2,       /* a refused allocation kills the container's largest process */
+	GRANT_REGION_MADE = 1u << 3,      /* the region is a file that the agent made and mounted: without it no process
+					     starts */
 };
 
 enum grant_device_flag {

@@ -42,28 +42,52 @@ static inline uint64_t pace_charged(
 	return until < now_ns + PACE_HORIZON_NS ? until : now_ns + PACE_HORIZON_NS;
 }
 
-/* Pay for `device_ns`. Returns 0 when they may start now, else how long to wait before asking again. */
-static inline uint64_t pace_pay(struct region_device *device, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
+/* How far the container has paid: the region says it, unless it was written over, for this process knows how far it has
+ * paid itself (`known`). */
+static inline uint64_t pace_paid(const struct region_device *device, const _Atomic uint64_t *known)
 {
-	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
+	const uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
+	const uint64_t own = atomic_load_explicit(known, memory_order_relaxed);
 
-	do
+	return paid < own ? own : paid;
+}
+
+/* Put `until_ns` in the place of `paid_ns`, which pace_paid gave; false when another process has paid meanwhile. */
+static inline bool pace_move(struct region_device *device, _Atomic uint64_t *known, uint64_t paid_ns, uint64_t until_ns)
+{
+	uint64_t there = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
+	uint64_t own = atomic_load_explicit(known, memory_order_relaxed);
+
+	if (there > paid_ns || !atomic_compare_exchange_weak(&device->paid_until_ns, &there, until_ns))
+		return false;
+	while (own != until_ns && !atomic_compare_exchange_weak(known, &own, until_ns))
+		;
+	return true;
+}
+
+/* Pay for `device_ns`. Returns 0 when they may start now, else how long to wait before asking again. */
+static inline uint64_t pace_pay(
+	struct region_device *device, _Atomic uint64_t *known, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
+{
+	uint64_t paid;
+
+	do {
+		paid = pace_paid(device, known);
 		if (paid > now_ns && paid - now_ns <= PACE_HORIZON_NS)
 			return paid - now_ns;
-	while (!atomic_compare_exchange_weak(
-		&device->paid_until_ns, &paid, pace_charged(paid, now_ns, now_ns, device_ns, percent)));
+	} while (!pace_move(device, known, paid, pace_charged(paid, now_ns, now_ns, device_ns, percent)));
 	return 0;
 }
 
 /* Pay for what was launched at `launched_ns` and has run: the time since has earned its part. */
-static inline void pace_owe(
-	struct region_device *device, uint64_t launched_ns, uint64_t now_ns, uint64_t device_ns, uint32_t percent)
+static inline void pace_owe(struct region_device *device, _Atomic uint64_t *known, uint64_t launched_ns,
+	uint64_t now_ns, uint64_t device_ns, uint32_t percent)
 {
-	uint64_t paid = atomic_load_explicit(&device->paid_until_ns, memory_order_acquire);
+	uint64_t paid;
 
-	while (!atomic_compare_exchange_weak(
-		&device->paid_until_ns, &paid, pace_charged(paid, launched_ns, now_ns, device_ns, percent)))
-		;
+	do
+		paid = pace_paid(device, known);
+	while (!pace_move(device, known, paid, pace_charged(paid, launched_ns, now_ns, device_ns, percent)));
 }
 
 /* Whether a process that waits with virtual time `mine` in slot `self` is next in line. */

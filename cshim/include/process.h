@@ -84,7 +84,12 @@ struct process_self {
 	uint64_t owner;
 	uint64_t image;
 	uint64_t namespace;
+	uint64_t time_namespace;
 };
+
+/* How far this process's clocks of its time namespace are ahead of the machine's, in nanoseconds: region and grant have
+ * the machine's time. 0 where there are no such namespaces. */
+int64_t process_clock_ahead_ns(void);
 
 /* This process, as it stands in a slot. Without /proc the start time is 0 and only the pid identifies it. */
 struct process_self process_self(void);

@@ -56,7 +56,8 @@ struct region_slot {
 	_Atomic uint64_t attached_ns; /* CLOCK_MONOTONIC */
 	_Atomic uint64_t passed;      /* look-ups of driver functions that this library does not know */
 	_Atomic uint64_t contexts;    /* a bit for each device on which it has one: the driver lists it there */
-	_Atomic uint64_t reserved[2];
+	_Atomic uint64_t unknown; /* of them, those of functions that this library holds, in a form it does not know */
+	_Atomic uint64_t time_namespace; /* inode: a start time is judged only in one's own; 0 when not known */
 	_Atomic uint64_t external_bytes[REGION_DEVICES]; /* imported from other APIs: shown, not charged */
 	struct region_use use[REGION_DEVICES];
 };

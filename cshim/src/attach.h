@@ -9,9 +9,20 @@
 
 enum { NO_SLOT = REGION_SLOTS };
 
-/* Map the region at `path`, creating it if need be. NULL, with errno, when it cannot be used. `*fd` is for the caller
- * to close, once it has a slot. */
-struct region *attach_map(const char *path, int *fd);
+enum region_maker {
+	REGION_BY_ANYBODY, /* the first process makes it */
+	REGION_BY_AGENT,   /* the agent did, and set its identity: where it is missing or empty somebody was at it */
+};
+
+/* Map the region at `path`, and put a damaged header right. NULL, with errno, when it cannot be used. `*fd` is for the
+ * caller to close, once it has a slot. */
+struct region *attach_map(const char *path, enum region_maker maker, int *fd);
+
+/* Put the header right. */
+void attach_mend_header(struct region *region);
+
+/* Take one's own slot back where its owner was wiped out; false when another process has it now. */
+bool attach_keep_slot(struct region *region, unsigned slot, const struct process_self *self);
 
 /* A region of this process's own: limits hold within the process, others are not seen. */
 struct region *attach_map_private(void);

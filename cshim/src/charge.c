@@ -29,9 +29,24 @@ static uint64_t overhead(struct shim *shim, int row)
 	return __atomic_load_n(&shim->grant->overhead_bytes[row], __ATOMIC_RELAXED);
 }
 
-/* The end of a change: show it, and let the next thread in. */
-static void settled(struct shim *shim, int row)
+/* The beginning of a change: the next thread waits, and what others have written over is put right. */
+static void changing(struct shim *shim, int row)
 {
+	const struct region_use *use = shim_use(shim, row);
+
+	spin_take(&shim->reserve_locks[row]);
+	if (__builtin_expect(
+		    reserve_held(use) != shim->held_bytes[row] ||
+			    atomic_load_explicit(&shim->own->owner, memory_order_relaxed) != shim->self.owner ||
+			    atomic_load_explicit(&shim->region->identity, memory_order_relaxed) != REGION_MAGIC,
+		    0))
+		shim_mend(shim, row);
+}
+
+/* The end of a change by `more` less `less` bytes: show it, and let the next thread in. */
+static void settled(struct shim *shim, int row, uint64_t more, uint64_t less)
+{
+	shim->held_bytes[row] = quota_left(less, quota_add(shim->held_bytes[row], more));
 	if (__builtin_expect(shim->legacy != NULL, 0))
 		legacy_show(shim, row);
 	spin_give(&shim->reserve_locks[row]);
@@ -47,14 +62,14 @@ static bool take(struct shim *shim, int row, uint64_t bytes)
 	struct spare_terms *terms = &shim->spares[row];
 	bool taken;
 
-	spin_take(&shim->reserve_locks[row]);
+	changing(shim, row);
 	taken = terms->hold && terms->room_bytes == room && reserve_take_spare(shim_use(shim, row), bytes);
 	if (!taken) {
 		taken = reserve_take(shim->region, (unsigned)row, shim->slot, bytes, beyond, limit);
 		*terms = (struct spare_terms){
 			.hold = taken && shim->ceilings[row].memory_bytes == UINT64_MAX, .room_bytes = room};
 	}
-	settled(shim, row);
+	settled(shim, row, taken ? bytes : 0, 0);
 	return taken;
 }
 
@@ -101,19 +116,19 @@ bool charge_take(struct shim *shim, int row, uint64_t bytes)
 
 void charge_force(struct shim *shim, int row, uint64_t bytes)
 {
-	spin_take(&shim->reserve_locks[row]);
+	changing(shim, row);
 	reserve_force(shim->region, (unsigned)row, shim->slot, bytes);
 	shim->spares[row].hold = false;
 	if (charge_used(shim, row) > shim_memory_limit(shim, row))
 		reserve_shut_spares(shim->region, (unsigned)row, shim->slot); /* nobody has room now, kept or not */
-	settled(shim, row);
+	settled(shim, row, bytes, 0);
 }
 
 void charge_give(struct shim *shim, int row, uint64_t bytes)
 {
-	spin_take(&shim->reserve_locks[row]);
+	changing(shim, row);
 	shim->spares[row].hold &= reserve_give(shim->region, (unsigned)row, shim->slot, bytes);
-	settled(shim, row);
+	settled(shim, row, 0, bytes);
 }
 
 uint64_t charge_used(struct shim *shim, int row)

@@ -102,14 +102,6 @@ static void events_drop(CUevent start, CUevent end)
 		(void)driver.cuEventDestroy_v2(end);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec now = {0};
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Charge what was used beyond what was paid for, since `began_ns`. */
 static void owe(struct shim *shim, int row, uint64_t began_ns, uint64_t now, uint64_t device_ns)
 {
@@ -118,7 +110,7 @@ static void owe(struct shim *shim, int row, uint64_t began_ns, uint64_t now, uin
 	atomic_fetch_add_explicit(&shim_use(shim, row)->busy_ns, device_ns, memory_order_relaxed);
 	atomic_fetch_add_explicit(&shim->served_ns[row], device_ns, memory_order_relaxed);
 	if (percent < 100)
-		pace_owe(&shim->region->devices[row], began_ns, now, device_ns, percent);
+		pace_owe(&shim->region->devices[row], &shim->paid_until_ns[row], began_ns, now, device_ns, percent);
 }
 
 /* Give back what was paid for and not used, as credit: it stays charged, and pays for the next launches. */
@@ -135,7 +127,7 @@ static uint64_t standing_for(uint64_t device_ns, uint32_t rate)
 /* The launch was paid for at a price: settle its difference from that, and that of the launches it stands for. */
 static void settle(struct shim *shim, const struct sample *sample, uint64_t measured_ns)
 {
-	const uint64_t now = measured_ns > sample->paid_ns ? now_ns() : 0;
+	const uint64_t now = measured_ns > sample->paid_ns ? shim_now_ns(shim) : 0;
 
 	if (measured_ns > sample->paid_ns)
 		owe(shim, sample->row, now, now, standing_for(measured_ns - sample->paid_ns, sample->rate));
@@ -168,7 +160,7 @@ static void learned(struct shim *shim, const struct sample *sample, uint64_t ela
 		const uint64_t usual = atomic_load(&shim->unpriced_ns);
 
 		atomic_store(&shim->unpriced_ns, measured_ns > usual ? measured_ns : usual - (usual - measured_ns) / 8);
-		owe(shim, sample->row, sample->launched_ns, now_ns(), measured_ns);
+		owe(shim, sample->row, sample->launched_ns, shim_now_ns(shim), measured_ns);
 	} else {
 		settle(shim, sample, measured_ns);
 	}
@@ -182,7 +174,7 @@ static void assumed(struct shim *shim, const struct sample *sample)
 
 	if (cost != NULL && atomic_compare_exchange_strong(&cost->nanoseconds, &unknown, ASSUMED_NS))
 		atomic_store(&cost->assumed, true);
-	owe(shim, sample->row, sample->launched_ns, now_ns(), ASSUMED_NS);
+	owe(shim, sample->row, sample->launched_ns, shim_now_ns(shim), ASSUMED_NS);
 }
 
 /* Measurements under way stand in the first `samples_open` places, in no order. */
@@ -400,7 +392,7 @@ void cost_measure(struct launch *launch)
 	uint64_t waited = 0;
 
 	launch->start = launch->end = NULL;
-	launch->launched_ns = launch->unpriced ? now_ns() : 0;
+	launch->launched_ns = launch->unpriced ? shim_now_ns(launch->shim) : 0;
 	launch->others_ns = 0;
 	if (!shim_may_ask(launch->shim))
 		return;
@@ -412,7 +404,7 @@ void cost_measure(struct launch *launch)
 	if (!launch->sampled && driver.cuEventDestroy_v2 != NULL)
 		events_drop(launch->start, launch->end);
 	if (launch->unpriced || others_work(launch->shim, launch->row)) {
-		launch->launched_ns = now_ns();
+		launch->launched_ns = shim_now_ns(launch->shim);
 		launch->others_ns = pace_others_ns(&launch->shim->region->devices[launch->row],
 			atomic_load_explicit(&launch->shim->busy_until_ns[launch->row], memory_order_relaxed),
 			launch->launched_ns);

@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,6 +30,7 @@ struct row {
 struct driver driver;
 struct nvml nvml;
 _Atomic unsigned long hooks_passed;
+_Atomic unsigned long hooks_unknown;
 _Atomic int hooks_driver_found;
 
 static const struct row driver_rows[] = {
@@ -192,8 +194,44 @@ bool hooks_load_nvml(bool may_open)
 /* Nothing of ours: let it through, and count it. */
 static void *pass(void *address)
 {
-	shim_show_passed(atomic_fetch_add_explicit(&hooks_passed, 1, memory_order_relaxed) + 1);
+	atomic_fetch_add_explicit(&hooks_passed, 1, memory_order_relaxed);
+	shim_show_passed();
 	return address;
+}
+
+/* One of ours by its name, but not the driver's function that we know: a newer form, or another library's. */
+static void *pass_unknown(void *address)
+{
+	atomic_fetch_add_explicit(&hooks_unknown, 1, memory_order_relaxed);
+	return pass(address);
+}
+
+/* The name that a library gives itself, NULL where it has none. */
+static const char *own_name(const struct link_map *library)
+{
+	const char *names = NULL;
+	uint64_t name = 0;
+
+	for (const ElfW(Dyn) *entry = library->l_ld; entry->d_tag != DT_NULL; entry++) {
+		if (entry->d_tag == DT_STRTAB)
+			names = (const char *)entry->d_un.d_ptr;
+		else if (entry->d_tag == DT_SONAME)
+			name = entry->d_un.d_val;
+	}
+	return names != NULL && name != 0 ? names + name : NULL;
+}
+
+/* Whether an address is in a copy of the driver under another name of file: it is the driver by its own name. */
+static bool in_copy_of_driver(const void *address)
+{
+	struct link_map *library = NULL;
+	const char *name;
+	Dl_info info;
+
+	if (dladdr1(address, &info, (void **)&library, RTLD_DL_LINKMAP) == 0 || library == NULL)
+		return false;
+	name = own_name(library);
+	return name != NULL && strncmp(name, "libcuda.so", strlen("libcuda.so")) == 0;
 }
 
 void *hooks_for_symbol(const char *name, void *address)
@@ -208,7 +246,16 @@ void *hooks_for_symbol(const char *name, void *address)
 	}
 	if (address == row->ours) /* found us first in the global scope: only what the driver has may be found */
 		return *row->real != NULL ? address : NULL;
-	return address == *row->real ? row->ours : address;
+	if (address == *row->real)
+		return row->ours;
+	/* A second copy of the driver is answered by ours, which call the first: nothing is allocated beside the limit.
+	 */
+	if (name[0] == 'c' && *row->real != NULL && in_copy_of_driver(address)) {
+		atomic_fetch_add_explicit(&hooks_unknown, 1, memory_order_relaxed);
+		shim_show_passed();
+		return row->ours;
+	}
+	return pass_unknown(address);
 }
 
 void *hooks_for_base(const char *base, void *address)
@@ -222,5 +269,5 @@ void *hooks_for_base(const char *base, void *address)
 		at < driver_rows + DRIVER_ROWS && at->base != NULL && strcmp(at->base, base) == 0; at++)
 		if (address == *at->real || address == by_version[at - driver_rows])
 			return at->ours;
-	return address;
+	return pass_unknown(address);
 }

@@ -60,6 +60,10 @@ void *real_dlsym(void *handle, const char *name);
 /* How many look-ups of driver functions passed that this library does not know. */
 extern _Atomic unsigned long hooks_passed;
 
+/* How many of them were of functions that this library holds, in a form or from a library that it does not know: these
+ * are not held. */
+extern _Atomic unsigned long hooks_unknown;
+
 /* Above zero while this thread is in a call of the driver that is charged: what the driver itself calls in between is
  * not charged again. A program may leave such a call by a longjmp: a call that does not come from the driver ends it.
  */

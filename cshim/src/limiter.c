@@ -15,14 +15,6 @@ enum {
 	LINE_PATIENCE = 50, /* slices for which somebody ahead in the line may not move: he may be dead */
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void pause_ns(uint64_t nanoseconds)
 {
 	const struct timespec pause = {
@@ -35,7 +27,7 @@ static void wait_while_blocked(struct shim *shim)
 {
 	for (;;) {
 		const uint64_t until = __atomic_load_n(&shim->grant->blocked_until_ns, __ATOMIC_RELAXED);
-		const uint64_t now = until == 0 ? 0 : now_ns();
+		const uint64_t now = until == 0 ? 0 : shim_now_ns(shim);
 
 		if (until <= now)
 			return;
@@ -60,19 +52,19 @@ static void wait_and_pay(struct shim *shim, int row, uint64_t device_ns)
 			break;
 		wait_while_blocked(shim);
 		if (!pace_is_next(shim->region, (unsigned)row, shim->slot, mine) && passed_over < LINE_PATIENCE) {
-			const uint64_t now = now_ns(), paid = atomic_load(&device->paid_until_ns);
+			const uint64_t now = shim_now_ns(shim), paid = atomic_load(&device->paid_until_ns);
 
 			passed_over += paid <= now; /* those ahead could have gone */
 			wait = paid > now ? paid - now : LINE_SLICE_NS;
 		} else {
-			wait = pace_pay(device, now_ns(), device_ns, percent);
+			wait = pace_pay(device, &shim->paid_until_ns[row], shim_now_ns(shim), device_ns, percent);
 			if (wait == 0)
 				break;
 		}
 		pause_ns(wait < WAIT_SLICE_NS ? wait : WAIT_SLICE_NS);
 	}
 	if (device_ns > 0) {
-		const uint64_t now = now_ns();
+		const uint64_t now = shim_now_ns(shim);
 
 		pace_busy(&device->busy_until_ns, now, device_ns);
 		pace_busy(&shim->busy_until_ns[row], now, device_ns);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,7 +38,30 @@ struct process_self process_self(void)
 	self.image = stat.image;
 	if (fstatat(AT_FDCWD, "/proc/self/ns/pid", &namespace, 0) == 0)
 		self.namespace = namespace.st_ino;
+	if (fstatat(AT_FDCWD, "/proc/self/ns/time", &namespace, 0) == 0)
+		self.time_namespace = namespace.st_ino;
 	return self;
+}
+
+int64_t process_clock_ahead_ns(void)
+{
+	char text[256];
+	long long seconds, nanoseconds;
+	const char *line;
+	ssize_t length;
+	int fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	length = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (length <= 0)
+		return 0;
+	text[length] = '\0';
+	line = strstr(text, "monotonic");
+	if (line == NULL || sscanf(line, "monotonic %lld %lld", &seconds, &nanoseconds) != 2)
+		return 0;
+	return (int64_t)(seconds * 1000000000 + nanoseconds);
 }
 
 bool process_may_ask(void)

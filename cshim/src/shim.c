@@ -14,6 +14,7 @@
 #include "legacy.h"
 #include "limits.h"
 #include "log.h"
+#include "reserve.h"
 #include "shim.h"
 
 #ifndef MADV_WIPEONFORK
@@ -86,6 +87,7 @@ static uint64_t random_seed(const struct shim *shim)
 
 static enum shim_state attach_now(struct shim *shim)
 {
+	enum region_maker maker;
 	const char *path;
 	int fd = -1;
 
@@ -93,10 +95,17 @@ static enum shim_state attach_now(struct shim *shim)
 		return SHIM_INERT;
 	path = limits_region_path(shim);
 	shim->self = process_self();
+	shim->clock_ahead_ns = process_clock_ahead_ns();
+	maker = shim->grant->flags & GRANT_REGION_MADE ? REGION_BY_AGENT : REGION_BY_ANYBODY;
 	if (strlen(path) >= sizeof(shim->region_path))
 		errno = ENAMETOOLONG;
 	else
-		shim->region = attach_map(path, &fd);
+		shim->region = attach_map(path, maker, &fd);
+	if (shim->region == NULL && maker == REGION_BY_AGENT)
+		log_stop(
+			"the region %s, which the node agent made and mounted, cannot be used (%s): what others of this "
+			"container use would not be seen, so this process does not start. Restart the pod",
+			path, errno == EPROTO ? "it was emptied" : strerror(errno));
 	if (shim->region == NULL) {
 		log_line(LOG_ERROR,
 			"the region %s cannot be used (%s): limits hold in this process, what others use is not seen. Is its "
@@ -119,15 +128,42 @@ static enum shim_state attach_now(struct shim *shim)
 	publish_limits(shim);
 	legacy_open(shim);
 	atomic_store(&shim->own->passed, atomic_load(&hooks_passed));
+	atomic_store(&shim->own->unknown, atomic_load(&hooks_unknown));
 	return SHIM_ATTACHED;
 }
 
-void shim_show_passed(uint64_t passed)
+void shim_show_passed(void)
 {
 	struct shim *shim = shim_pages;
 
-	if (shim != NULL && atomic_load_explicit(&shim->state, memory_order_acquire) == SHIM_ATTACHED)
-		atomic_store_explicit(&shim->own->passed, passed, memory_order_relaxed);
+	if (shim == NULL || atomic_load_explicit(&shim->state, memory_order_acquire) != SHIM_ATTACHED)
+		return;
+	atomic_store_explicit(&shim->own->passed, atomic_load(&hooks_passed), memory_order_relaxed);
+	atomic_store_explicit(&shim->own->unknown, atomic_load(&hooks_unknown), memory_order_relaxed);
+}
+
+void shim_mend(struct shim *shim, int row)
+{
+	struct region_use *use = &shim->own->use[row];
+	uint64_t used = atomic_load_explicit(&use->used, memory_order_acquire);
+
+	if (atomic_load_explicit(&shim->region->identity, memory_order_relaxed) != REGION_MAGIC) {
+		attach_mend_header(shim->region);
+		publish_limits(shim);
+		log_line(LOG_ERROR, "the region %s was damaged, and is put right", shim->region_path);
+	}
+	if (!attach_keep_slot(shim->region, shim->slot, &shim->self))
+		log_stop("another process has this one's place in the region %s: it was written over. Restart the "
+			 "container",
+			shim->region_path);
+	if (reserve_held(use) == shim->held_bytes[row])
+		return;
+	log_line(LOG_ERROR, "the region %s was written over: this process has %llu MiB in use on device %s, not %llu",
+		shim->region_path, (unsigned long long)(shim->held_bytes[row] >> 20), shim_device(shim, row)->uuid,
+		(unsigned long long)(reserve_held(use) >> 20));
+	while (!atomic_compare_exchange_weak(&use->used, &used, used_changed(used, shim->held_bytes[row])))
+		;
+	reserve_end_spare(use);
 }
 
 void shim_reap(struct shim *shim)

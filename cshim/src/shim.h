@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "attach.h"
 #include "grant.h"
@@ -123,6 +124,9 @@ struct shim {
 	struct ceiling fallback; /* environment, for every device that has none of its own */
 
 	spin_lock reserve_locks[GRANT_DEVICES];
+	uint64_t held_bytes[GRANT_DEVICES];            /* what this process has in use, whatever the region says */
+	_Atomic uint64_t paid_until_ns[GRANT_DEVICES]; /* the furthest that it has paid */
+	int64_t clock_ahead_ns;                        /* of the machine's, in this process's time namespace */
 	struct spare_terms spares[GRANT_DEVICES];
 	struct context_row contexts[CONTEXTS];
 	_Atomic uint32_t context_counts[GRANT_DEVICES];
@@ -167,7 +171,7 @@ struct shim {
 extern struct shim *shim_pages; /* NULL before the first attach of this process's ancestors */
 
 /* Show how many look-ups have passed; called by look-ups, so it starts nothing. */
-void shim_show_passed(uint64_t passed);
+void shim_show_passed(void);
 
 /* Attach if this process has not; NULL when it has no limits. */
 struct shim *shim_attach(void);
@@ -186,6 +190,19 @@ static inline struct shim *shim_get(void)
 	}
 	return shim_attach();
 }
+
+/* CLOCK_MONOTONIC of the machine, whatever this process's time namespace. */
+static inline uint64_t shim_now_ns(const struct shim *shim)
+{
+	struct timespec now = {0};
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)((int64_t)now.tv_sec * 1000000000 + now.tv_nsec - shim->clock_ahead_ns);
+}
+
+/* Put right what the region says of this process, where others have written over it: its slot, and what it has in use
+ * on `row`, whose lock the caller holds. */
+void shim_mend(struct shim *shim, int row);
 
 /* Free what dead processes of the container held. */
 void shim_reap(struct shim *shim);

@@ -49,6 +49,7 @@ static void constants(void)
 	number("GRANT_CHECKED_OFFSET", GRANT_CHECKED_OFFSET);
 	number("GRANT_LIVE_OFFSET", GRANT_LIVE_OFFSET);
 	number("GRANT_OVERSUBSCRIBE", GRANT_OVERSUBSCRIBE);
+	number("GRANT_REGION_MADE", GRANT_REGION_MADE);
 	number("GRANT_FREE_IS_PHYSICAL", GRANT_FREE_IS_PHYSICAL);
 	number("GRANT_OOM_KILLER", GRANT_OOM_KILLER);
 	number("GRANT_DEVICE_WHOLE", GRANT_DEVICE_WHOLE);
@@ -126,6 +127,7 @@ static void region(void)
 	ONE(region_slot, namespace);
 	ONE(region_slot, attached_ns);
 	ONE(region_slot, passed);
+	ONE(region_slot, unknown);
 	ONE(region_slot, contexts);
 	ARRAY(region_slot, external_bytes, 'u');
 	ARRAY(region_slot, use, 's');

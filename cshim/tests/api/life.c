@@ -116,8 +116,8 @@ static void few_calls_are_enough(void)
 		ALLOW(open), ALLOW(stat), ALLOW(lstat),
 #endif
 		ALLOW(openat), ALLOW(close), ALLOW(read), ALLOW(pread64), ALLOW(write), ALLOW(fstat), ALLOW(newfstatat),
-		ALLOW(ftruncate), ALLOW(fchmod), ALLOW(fcntl), ALLOW(flock), ALLOW(mmap), ALLOW(munmap),
-		ALLOW(mprotect), ALLOW(madvise), ALLOW(brk), ALLOW(getpid), ALLOW(kill), ALLOW(futex),
+		ALLOW(ftruncate), REFUSE(fallocate), ALLOW(fchmod), ALLOW(fcntl), ALLOW(flock), ALLOW(mmap),
+		ALLOW(munmap), ALLOW(mprotect), ALLOW(madvise), ALLOW(brk), ALLOW(getpid), ALLOW(kill), ALLOW(futex),
 		ALLOW(sched_yield), ALLOW(clock_gettime), ALLOW(nanosleep), ALLOW(clock_nanosleep), ALLOW(getrandom),
 		ALLOW(exit_group), ANSWER(SECCOMP_RET_KILL_PROCESS)};
 

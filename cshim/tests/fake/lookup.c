@@ -60,8 +60,16 @@ static CUresult other_alloc_async_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstr
 	return cuMemAllocAsync_ptsz(dptr, bytesize, stream);
 }
 
-static void *handed_out(const struct entry *entry)
+/* A form of a function that is newer than this project: with FAKE_NEWER_FORMS from version 14.0 on. */
+static CUresult newer_alloc(CUdeviceptr *dptr, size_t bytesize)
 {
+	return cuMemAlloc_v2(dptr, bytesize);
+}
+
+static void *handed_out(const struct entry *entry, int version)
+{
+	if (getenv("FAKE_NEWER_FORMS") != NULL && version >= 14000 && strcmp(entry->symbol, "cuMemAlloc_v2") == 0)
+		return (void *)newer_alloc;
 	if (getenv("FAKE_OTHER_ADDRESSES") == NULL)
 		return entry->address;
 	if (strcmp(entry->symbol, "cuMemAlloc_v2") == 0)
@@ -129,7 +137,7 @@ CUresult cuGetProcAddress_v2(
 			*symbolStatus = CU_GET_PROC_ADDRESS_SUCCESS;
 		return CUDA_SUCCESS;
 	}
-	*pfn = entry != NULL ? handed_out(entry) : NULL;
+	*pfn = entry != NULL ? handed_out(entry, cudaVersion) : NULL;
 	if (symbolStatus != NULL)
 		*symbolStatus = entry != NULL ? CU_GET_PROC_ADDRESS_SUCCESS
 				: too_old     ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT

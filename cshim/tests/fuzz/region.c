@@ -28,6 +28,8 @@ static void lay(void *target, size_t room, const uint8_t **data, size_t *size)
 	*size -= length;
 }
 
+static _Atomic uint64_t known;
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	const struct process_self self = process_self();
@@ -59,8 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		reserve_shut_spares(region, 1, slot);
 		(void)reserve_total(region, 1);
 		(void)pace_is_next(region, 1, slot, now);
-		(void)pace_pay(&region->devices[1], now, ask, 1 + (uint32_t)(limit % 99));
-		pace_owe(&region->devices[1], now, now, ask, 1 + (uint32_t)(limit % 99));
+		(void)pace_pay(&region->devices[1], &known, now, ask, 1 + (uint32_t)(limit % 99));
+		pace_owe(&region->devices[1], &known, now, now, ask, 1 + (uint32_t)(limit % 99));
 		(void)pace_join(&region->devices[1], ask);
 		(void)attach_reap(region, &self, NULL);
 	}

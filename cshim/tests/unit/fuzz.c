@@ -27,6 +27,8 @@ static unsigned below(unsigned bound)
 	return (unsigned)rand_r(&seed) % bound;
 }
 
+static _Atomic uint64_t known;
+
 static uint64_t word(void)
 {
 	static const uint64_t edges[] = {0, 1, UINT64_MAX, INT64_MAX, REGION_BYTES_MASK, REGION_MAGIC, 1024};
@@ -113,7 +115,7 @@ static void any_region_is_worked_with(void)
 		int fd;
 
 		unlink("region");
-		region = attach_map("region", &fd);
+		region = attach_map("region", REGION_BY_ANYBODY, &fd);
 		CHECK(region != NULL);
 		words = (uint64_t *)region;
 		for (int i = 0; i < 3000; i++)
@@ -127,8 +129,8 @@ static void any_region_is_worked_with(void)
 				reserve_give(region, 2, slot, word());
 			(void)reserve_total(region, 2);
 			(void)pace_is_next(region, 2, slot, word());
-			(void)pace_pay(&region->devices[2], word(), word(), 1 + below(99));
-			pace_owe(&region->devices[2], word(), word(), word(), 1 + below(99));
+			(void)pace_pay(&region->devices[2], &known, word(), word(), 1 + below(99));
+			pace_owe(&region->devices[2], &known, word(), word(), word(), 1 + below(99));
 			(void)pace_join(&region->devices[2], word());
 		}
 		close(fd);
@@ -146,7 +148,7 @@ static void a_short_or_long_file_is_a_region_or_none(void)
 		CHECK(write(fd, &first, below(9)) >= 0);
 		CHECK(ftruncate(fd, (off_t)below(2 * sizeof(struct region))) == 0);
 		close(fd);
-		region = attach_map("region", &fd);
+		region = attach_map("region", REGION_BY_ANYBODY, &fd);
 		if (region == NULL)
 			continue;
 		(void)reserve_total(region, 0);

@@ -48,7 +48,7 @@ static void work(int number)
 	unsigned slot;
 	int fd;
 
-	region = attach_map("region", &fd);
+	region = attach_map("region", REGION_BY_ANYBODY, &fd);
 	CHECK(region != NULL);
 	slot = attach_take_slot(region, &self, "region", fd);
 	CHECK(slot != NO_SLOT);
@@ -129,7 +129,7 @@ static void begin(void)
 	int fd;
 
 	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	region = attach_map("region", &fd);
+	region = attach_map("region", REGION_BY_ANYBODY, &fd);
 	CHECK(region != NULL);
 	for (int i = 0; i < WORKERS; i++)
 		start(i);

@@ -260,7 +260,7 @@ static void of_two_that_race_for_room_for_one_exactly_one_wins(void)
 
 static struct region *open_region(int *fd)
 {
-	struct region *region = attach_map("region", fd);
+	struct region *region = attach_map("region", REGION_BY_ANYBODY, fd);
 
 	CHECK(region != NULL);
 	return region;
@@ -283,9 +283,9 @@ static void a_foreign_file_or_a_link_is_not_used(void)
 
 	CHECK(write(fd, "not a region", 12) == 12);
 	close(fd);
-	CHECK(attach_map("region", &fd) == NULL && errno == EPROTO);
+	CHECK(attach_map("region", REGION_BY_ANYBODY, &fd) == NULL && errno == EPROTO);
 	CHECK(symlink("elsewhere", "link") == 0);
-	CHECK(attach_map("link", &fd) == NULL);
+	CHECK(attach_map("link", REGION_BY_ANYBODY, &fd) == NULL);
 	CHECK(access("elsewhere", F_OK) != 0);
 }
 

@@ -76,6 +76,7 @@ GRANT_MEMORY_CEILING: Final = 17592186044416
 GRANT_CHECKED_OFFSET: Final = 16
 GRANT_LIVE_OFFSET: Final = 2624
 GRANT_OVERSUBSCRIBE: Final = 1
+GRANT_REGION_MADE: Final = 8
 GRANT_FREE_IS_PHYSICAL: Final = 2
 GRANT_OOM_KILLER: Final = 4
 GRANT_DEVICE_WHOLE: Final = 1
@@ -163,6 +164,7 @@ REGION_SLOT: Final = Layout(
         "namespace": Field(offset=16, size=8, count=1, kind="uint"),
         "attached_ns": Field(offset=24, size=8, count=1, kind="uint"),
         "passed": Field(offset=32, size=8, count=1, kind="uint"),
+        "unknown": Field(offset=48, size=8, count=1, kind="uint"),
         "contexts": Field(offset=40, size=8, count=1, kind="uint"),
         "external_bytes": Field(offset=64, size=8, count=16, kind="uint"),
         "use": Field(offset=192, size=64, count=16, kind="struct"),
