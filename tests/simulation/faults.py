@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from hami_node_agent.hostfiles import MemoryFiles, Stamp
+from hami_node_agent.mig import MadeInstance, Spot
+from hami_node_agent.mig_hardware import FakeMig, MigError
 from hami_node_agent.removal import Removal
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message
@@ -465,3 +467,28 @@ class FaultyFiles:
     async def remove(self, path: str) -> Removal:
         self._process.step()
         return await self._inner.remove(path)
+
+
+class FaultyMig:
+    """The driver's MIG side as one process sees it: instances outlive the process, which may be killed between any two calls."""
+
+    def __init__(self, inner: FakeMig, process: Process) -> None:
+        self._inner = inner
+        self._process = process
+
+    async def instances(self) -> tuple[MadeInstance, ...]:
+        self._process.step()
+        return await self._inner.instances()
+
+    async def make(self, spot: Spot) -> MadeInstance:
+        self._process.step()
+        if self._process.faults.strikes():
+            raise MigError("the driver is busy")
+        made = await self._inner.make(spot)
+        self._process.step()
+        return made
+
+    async def unmake(self, made: MadeInstance) -> None:
+        self._process.step()
+        await self._inner.unmake(made)
+        self._process.step()

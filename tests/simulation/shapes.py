@@ -17,6 +17,7 @@ MEMORY = "nvidia.com/gpumem"
 PERCENT = "nvidia.com/gpumem-percentage"
 CORES = "nvidia.com/gpucores"
 SCHEDULER = "hami-scheduler"
+CUT_MODEL = "NVIDIA-A100-SXM4-40GB"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +68,11 @@ class NodeShape:
     mode: AllocationMode
     profile: Profile
 
+    @property
+    def cut(self) -> bool:
+        """Whether its cards are cut into MIG instances."""
+        return self.profile.mode == "mig"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodShape:
@@ -91,6 +97,9 @@ def nodes(chance: random.Random) -> list[NodeShape]:
     for number in range(1, chance.choice([1, 1, 2, 2, 3, 4]) + 1):
         name = f"n{number}"
         brand = chance.choice([NVIDIA, NVIDIA, NVIDIA, DCU]) if shapes else NVIDIA
+        if brand is NVIDIA and shapes and chance.random() < 0.2:
+            shapes.append(_cut_node(chance, name))
+            continue
         memory_mib = chance.choice([8000, 16384, 24576, 40960])
         devices = tuple(
             ProfileDevice(uuid=f"GPU-{name}-{card}", memory_mib=memory_mib, model=chance.choice(["NVIDIA A10", "Tesla V100-PCIE-32GB"]))
@@ -110,6 +119,14 @@ def nodes(chance: random.Random) -> list[NodeShape]:
             )
         )
     return shapes
+
+
+def _cut_node(chance: random.Random, name: str) -> NodeShape:
+    """A node whose cards are cut into MIG instances as pods ask for them."""
+    devices = tuple(ProfileDevice(uuid=f"GPU-{name}-{card}", memory_mib=40960, model=CUT_MODEL) for card in range(chance.choice([1, 2])))
+    return NodeShape(
+        name=name, brand=NVIDIA, mode=chance.choice(list(AllocationMode)), profile=Profile(devices=devices, split_count=7, mode="mig")
+    )
 
 
 def pod(chance: random.Random, name: str, *, priorities: Sequence[int] = (0,), brands: Sequence[Brand] = (NVIDIA,)) -> PodShape:

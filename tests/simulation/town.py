@@ -19,6 +19,7 @@ from hami_node_agent import discovery
 from hami_node_agent.agent import AgentOptions, NodeAgent
 from hami_node_agent.health import HealthRules
 from hami_node_agent.hostfiles import MemoryFiles
+from hami_node_agent.mig_hardware import FakeMig
 from hami_node_agent.profile import ProfileHardware
 from hami_node_agent.sharing import Sharing
 from hami_protocol import subjects
@@ -42,7 +43,7 @@ from hami_webhook.review import Policy
 from hami_webhook.service import Webhook
 from hami_webhook.wire import AdmissionRequest, Decision, GroupResource
 from tests.simulation import shapes
-from tests.simulation.faults import Faults, FaultyBus, FaultyCluster, FaultyFiles, Gone, Process
+from tests.simulation.faults import Faults, FaultyBus, FaultyCluster, FaultyFiles, FaultyMig, Gone, Process
 from tests.simulation.kubelet import Kubelet, follow_pods
 from tests.simulation.processes import Main, Supervisor
 from tests.simulation.settings import settings
@@ -70,6 +71,10 @@ class Town:
         self.settings = settings(random.Random(f"settings-{seed}"))
         self.files = {node.name: MemoryFiles() for node in self.nodes}
         self.hardware = {node.name: ProfileHardware(node.profile, node=node.name) for node in self.nodes}
+        self.instances = {
+            node.name: FakeMig({device.uuid or "": shapes.CUT_MODEL for device in node.profile.devices}) for node in self.nodes if node.cut
+        }
+        """Of nodes whose cards are cut, the driver."""
         self.changes: list[tuple[float, Change]] = []
         self.reachable = True
         """Whether the API server is up."""
@@ -93,7 +98,7 @@ class Town:
             hardware = self.hardware[node.name]
             for device in discovery.registered(await hardware.scan(), hardware.sharing(Sharing()), {}):
                 capacity[node.name, device.uuid] = device
-        self.watchdog = Watchdog(capacity, self.files, self.faults.tell, self.settings)
+        self.watchdog = Watchdog(capacity, self.files, self.instances, self.faults.tell, self.settings)
         self.faults.evicting = self.watchdog.evicting
         if self.settings.quota:
             hard = {key: str(amount) for key, amount in self.settings.quota.items()}
@@ -239,6 +244,7 @@ class Town:
                 files=FaultyFiles(self.files[node.name], process),
                 catalog=CATALOG,
                 new_name=self._new_name,
+                mig=FaultyMig(self.instances[node.name], process) if node.cut else None,
             )
             self.agents[node.name] = agent
 

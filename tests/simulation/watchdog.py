@@ -6,13 +6,16 @@ The first violation ends a run.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hami_node_agent import grant_file
 from hami_node_agent.hostfiles import MemoryFiles
+from hami_node_agent.mig_hardware import FakeMig
 from hami_node_agent.needs import HostPaths, folder_name
 from hami_protocol import keys
 from hami_protocol.devices import ContainerKind, RegisteredDevice
@@ -24,9 +27,10 @@ from hami_runtime.kube.store import Change
 from hami_runtime.kube.store_resources import PODS as POD_RESOURCE
 from hami_scheduler.resizing import Wish
 from tests.simulation.settings import QUOTA, Settings
-from tests.simulation.shapes import BRANDS, NVIDIA, Brand
+from tests.simulation.shapes import BRANDS, MEMORY, NVIDIA, Brand
 
 WHOLE_PERCENT = 100
+MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 PHASES = {"": 0, "allocating": 1, "success": 2, "failed": 2}
 GRANTS_IN_ORDER = re.compile(r"([AL]*A[AL]*G|[AL]*)R?")
 """What schedulers say of one pod, over all leaders: assigned and lapsed any number of times, then granted at most once, released last."""
@@ -70,6 +74,10 @@ class Seen:
         """Whether other sizes may be asked for."""
         return bool(self.allocated) and self.brand.shimmed and self.pod.status.phase == "Running"
 
+    def shimmed(self, cut: Container[str]) -> bool:
+        """Whether the C library holds its containers: not on a node among ``cut``, whose instances do."""
+        return self.brand.shimmed and self.node not in cut
+
     def may_be(self, share: Share, booked: Share) -> bool:
         """Whether ``share`` is ``booked``, or what a resize makes of it or made it of."""
         resized = share.memory_mib in self.sizes_mib and share.cores in self.sizes_cores
@@ -83,6 +91,7 @@ class Watchdog:
         self,
         capacity: Mapping[Card, RegisteredDevice],
         files: Mapping[str, MemoryFiles],
+        instances: Mapping[str, FakeMig],
         tell: Callable[[str], None],
         settings: Settings,
     ) -> None:
@@ -97,6 +106,7 @@ class Watchdog:
         """UIDs of pods that must never be bound."""
         self._capacity = capacity
         self._files = files
+        self._instances = instances
         self._tell = tell
         self._settings = settings
         self._highest_priority = 0
@@ -162,17 +172,37 @@ class Watchdog:
             return
         held = entries(allocated)
         for place, limits in enumerate(asked):
-            shares = held[place] if place < len(held) else ()
-            if len(shares) != int(limits.get(brand.count, 0)) or len({share.uuid for share in shares}) != len(shares):
-                self.violated(f"{name}: container {place} asks {limits}, and is assigned {shares}")
-            for share in shares:
-                card = self._capacity.get((node, share.uuid))
-                if card is None:
-                    self.violated(f"{name}: assigned {share.uuid}, which {node} does not have")
-                elif share.memory_mib != _asked_mib(brand, limits, card.memory_mib) or share.cores != int(
-                    limits.get(brand.cores, share.cores)
-                ):
-                    self.violated(f"{name}: container {place} asks {limits} of a card of {card.memory_mib} MiB, and is assigned {share}")
+            self._check_shares(brand, pod, node, place, limits, held[place] if place < len(held) else ())
+
+    def _check_shares(self, brand: Brand, pod: Pod, node: str, place: int, limits: Mapping[str, object], shares: Sequence[Share]) -> None:
+        """One container has as many shares as it asks for, of cards of the node, each of the size that it asks for."""
+        name, cut = pod.metadata.name, node in self._instances
+        different = {share.uuid for share in shares}
+        if len(shares) != int(str(limits.get(brand.count, 0))) or (len(different) != len(shares) and not cut):
+            self.violated(f"{name}: container {place} asks {limits}, and is assigned {shares}")
+        for share in shares:
+            card = self._capacity.get((node, share.uuid))
+            if card is None:
+                self.violated(f"{name}: assigned {share.uuid}, which {node} does not have")
+            elif cut:
+                self._check_instance(pod, share, limits, card)
+            elif share.memory_mib != _asked_mib(brand, limits, card.memory_mib) or share.cores != int(
+                str(limits.get(brand.cores, share.cores))
+            ):
+                self.violated(f"{name}: container {place} asks {limits} of a card of {card.memory_mib} MiB, and is assigned {share}")
+
+    def _check_instance(self, pod: Pod, share: Share, limits: Mapping[str, object], card: RegisteredDevice) -> None:
+        """An instance is of a profile that the card offers, as large as what is asked, and on nobody else's slices."""
+        offered = {(profile.memory_mib, profile.cores) for profile in card.mig_profiles}
+        asked_mib = int(str(limits.get(MEMORY, "0")))
+        if (share.memory_mib, share.cores) not in offered or share.memory_mib < asked_mib:
+            self.violated(f"{pod.metadata.name}: asks {limits}, and is assigned the instance {share}")
+        mine = _slices(pod, share.uuid)
+        if not mine:
+            self.violated(f"{pod.metadata.name}: no place on {share.uuid} is written for its instance")
+        for other in self.pods.values():
+            if other.charge is not None and other.pod.metadata.uid != pod.metadata.uid and mine & _slices(other.pod, share.uuid):
+                self.violated(f"{pod.metadata.name}: its instances on {share.uuid} overlap those of {other.pod.metadata.name}")
 
     def _holds(self, seen: Seen, pod: Pod) -> Mapping[Card, tuple[int, int, int]] | None:
         """What the pod is to be charged, as the sum of what runs at once at its worst moment to come."""
@@ -211,6 +241,8 @@ class Watchdog:
             before = self.used.get(card, (0, 0, 0))
             after = self.used[card] = (before[0] + amounts[0], before[1] + amounts[1], before[2] + amounts[2])
             has = self._capacity.get(card)
+            if has is not None and has.mode == "mig":
+                continue  # slices count there
             if has is not None and (after[0] > has.shares or after[1] > has.memory_mib or after[2] > has.cores):
                 shrunk = self._shrunk_already(card)
                 after = (after[0], after[1] - shrunk[0], after[2] - shrunk[1])
@@ -292,6 +324,9 @@ class Watchdog:
         places = {one.container.name: place for place, one in enumerate(containers_in_order(pod))}
         held = entries(seen.allocated or "")
         shares = held[places[container]] if places[container] < len(held) else ()
+        if seen.node in self._instances:
+            self._given_instances(seen, container, shares, environment)
+            return
         if not seen.brand.shimmed:  # its own runtime holds it
             self.started[uid] += bool(shares)
             return
@@ -305,6 +340,18 @@ class Watchdog:
         if visible not in ("void", ",".join(dict.fromkeys(share.uuid for share in shares))):
             self.violated(f"{name}: sees {visible}, booked is {shares}")
         self.check_grant_file(seen, container, shares, exactly=False)
+
+    def _given_instances(self, seen: Seen, container: str, shares: Sequence[Share], environment: Mapping[str, str]) -> None:
+        """The container sees as many instances as it was assigned, each of which the driver has where it was to lie."""
+        self.started[seen.pod.metadata.uid] += bool(shares)
+        held = [(spot.gpu, spot.instance.profile, spot.instance.placement.start) for spot in self._instances[seen.node]._made]
+        place = [one.container.name for one in containers_in_order(seen.pod)].index(container)
+        mine = [(row["gpuUUID"], row["profile"], row["placement"]["start"]) for row in _rows(seen.pod) if row["containerIndex"] == place]
+        if sorted(uuid for uuid, _, _ in mine) != sorted(share.uuid for share in shares) or not set(mine) <= set(held):
+            self.violated(f"{seen.pod.metadata.name}/{container}: starts with {shares} at {mine}, the driver has {held}")
+        visible = environment.get("NVIDIA_VISIBLE_DEVICES", "")
+        if shares and visible != "void" and len(visible.split(",")) != len(shares):
+            self.violated(f"{seen.pod.metadata.name}/{container}: sees {visible}, booked is {shares}")
 
     def check_grant_file(self, seen: Seen, container: str, shares: Sequence[Share], *, exactly: bool) -> None:
         """The grant file that the container maps holds it to what was booked; ``exactly``, or to what a resize makes of that."""
@@ -334,7 +381,7 @@ class Watchdog:
     def check_running(self) -> None:
         """The grant files of everything that runs are there and unchanged."""
         for uid, seen in self.pods.items():
-            if self.started[uid] and seen.pod.status.phase == "Running" and seen.charge and seen.brand.shimmed:
+            if self.started[uid] and seen.pod.status.phase == "Running" and seen.charge and seen.shimmed(self._instances):
                 running = {status.name for status in seen.pod.status.container_statuses or () if status.state and status.state.running}
                 for one, shares in zip(containers_in_order(seen.pod), entries(seen.allocated or ""), strict=False):
                     if shares and one.container.name in running:
@@ -382,6 +429,18 @@ def _larger(one: Amounts, other: Amounts) -> Amounts:
 def _only_emptied(before: str, after: str) -> bool:
     ours, theirs = before.split(";"), after.split(";")
     return len(ours) == len(theirs) and all(new in ("", old) for old, new in zip(ours, theirs, strict=True))
+
+
+def _rows(pod: Pod) -> list[dict[str, Any]]:
+    """The pod's MIG instances, as its annotation has them."""
+    rows: list[dict[str, Any]] = json.loads(pod.metadata.annotations.get(MIG_ALLOCATIONS) or "[]")
+    return rows
+
+
+def _slices(pod: Pod, uuid: str) -> set[int]:
+    """Which eighths of a card's memory the pod's instances lie on."""
+    places = [row["placement"] for row in _rows(pod) if row["gpuUUID"] == uuid]
+    return {place["start"] + step for place in places for step in range(place["size"])}
 
 
 def _brand(pod: Pod) -> Brand:
