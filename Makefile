@@ -13,7 +13,7 @@ SEED ?= 1
 REPOSITORY ?= hami
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test cluster-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test cluster-test install-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ subscribers-test: $(STAMP) ## Run the Go and JavaScript subscribers and NATS' ow
 
 cluster-test: $(STAMP) build/cshim/libvgpu.so ## Run what needs a real Kubernetes (built once, by HAMI_TEST_KUBE_VERSION=1.34|1.36|1.37); says why where it cannot
 	@$(BIN)/python -m tests.cluster
+
+install-test: $(STAMP) build/cshim/libvgpu.so ## Install HAMi on a one-node Kubernetes from its images, as the install page says; says why where it cannot
+	@$(BIN)/python -m tests.install
 
 upgrade-test: $(STAMP) build/cshim/libvgpu.so ## Run services of an older version beside this one's on one rig: OLD=<revision>
 	@test -n "$(OLD)" || { echo "OLD: not set; accepted: a git revision, as make upgrade-test OLD=HEAD~50"; exit 2; }

@@ -1,6 +1,7 @@
 """Certificates for tests: an authority, and what it signs. Made anew each time; nothing here is a secret."""
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -25,10 +26,13 @@ class Authority:
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, *more_names: str) -> tuple[Path, Path]:
-        """A certificate for ``name``, valid for a server on 127.0.0.1 and for a client, and its key; ``more_names`` are DNS names."""
+    def issue(self, name: str, *more_names: str, addresses: Sequence[str] = ()) -> tuple[Path, Path]:
+        """A certificate for ``name`` and its key, for a client, and for a server on 127.0.0.1, ``addresses`` and the DNS names ``more_names``."""
         key = ec.generate_private_key(ec.SECP256R1())
-        alternatives = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, ("localhost", *more_names))]
+        alternatives = [
+            *(x509.IPAddress(ipaddress.ip_address(each)) for each in ("127.0.0.1", *addresses)),
+            *map(x509.DNSName, ("localhost", *more_names)),
+        ]
         certificate = (
             _builder(_named(name), self._name, key.public_key())
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)

@@ -1,38 +1,59 @@
-"""Builds Kubernetes' own programs, etcd and containerd from their Go modules, once per version: ``build/kube/<key>/bin``.
+"""Builds programs of other projects from their Go modules, once for what they are built from: ``build/kube/<group>-<key>``.
 
-The key is made from everything that decides what comes out (go.mod, go.sum, our few lines of Go), so a changed version is built anew and an
-unchanged one is found. Where it cannot be built, ``lacking`` says why in words for people.
+A group is built by one call of Go: Kubernetes with etcd (by version), containerd, and what the installation test needs besides. Its key is made
+from everything that decides what comes out (go.mod, go.sum, our few lines of Go), so a changed group is built anew and an unchanged one is found.
+``binaries`` shows all groups as one folder of links. Where they cannot be built, ``lacking`` says why in words for people.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
 MODULES = Path(__file__).parents[1] / "modules"
+CACHE = ROOT / "build" / "kube"
 DEFAULT_VERSION = "1.37"
 VERSION_VARIABLE = "HAMI_TEST_KUBE_VERSION"
 BINARIES_VARIABLE = "HAMI_TEST_KUBE_BIN"
-"""A folder of programs that are built already, in place of the cache."""
+"""A folder of programs that are built already; a group that is not whole there is built."""
 GO_VERSION = (1, 26)
-PROGRAMS = (
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubelet",
-    "containerd",
-    "containerd-shim-runc-v2",
-    "ctr",
-)
-PACKAGES = {"/usr/sbin/runc": "runc", "/usr/lib/cni/loopback": "containernetworking-plugins", "/bin/busybox": "busybox-static"}
+
+
+class Group(NamedTuple):
+    """Programs that are built together."""
+
+    name: str
+    programs: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    """Of ``go build``."""
+    cgo: bool = True
+
+
+KUBERNETES = Group("kubernetes", ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"))
+CONTAINERD = Group("containerd", ("containerd", "containerd-shim-runc-v2", "ctr"), ("-tags", "no_btrfs,no_devmapper,no_zfs"))
+ADDONS = Group("addons", ("coredns", "network-policies", "cert-manager"), cgo=False)
+"""A cluster's DNS, what enforces NetworkPolicies, and cert-manager: for the installation test."""
+CLUSTER = (KUBERNETES, CONTAINERD)
+PACKAGES = {
+    "/usr/sbin/runc": "runc",
+    "/usr/lib/cni/loopback": "containernetworking-plugins",
+    "/bin/busybox": "busybox-static",
+    "/usr/sbin/iptables": "iptables",
+    "/usr/sbin/ipset": "ipset",
+    "/usr/sbin/ip": "iproute2",
+    "/usr/sbin/conntrack": "conntrack",
+}
 """What else a node needs, and the Debian package that brings it."""
 
 
@@ -55,15 +76,15 @@ def minor(wanted: str) -> int:
     return int(wanted.split(".")[1])
 
 
-def lacking() -> str:
-    """Why no node can be started here; empty where it can."""
+def lacking(*groups: Group) -> str:
+    """Why no node can be started here, with the programs of ``groups`` besides; empty where it can."""
     if sys.platform != "linux":
         return f"it needs Linux, and this is {sys.platform}"
     if os.geteuid() != 0:
         return "it needs root: containers, mount namespaces and cgroups are made"
     if missing := [f"{path} (Debian package {package})" for path, package in PACKAGES.items() if not Path(path).exists()]:
         return f"missing: {', '.join(missing)}; `make cluster-test` installs them where apt-get exists"
-    return "" if given() or _all_there(_folder(version()) / "bin") else _lacking_go()
+    return _lacking_go() if any(_place(group) is None for group in (*CLUSTER, *groups)) else ""
 
 
 def given() -> Path | None:
@@ -72,22 +93,27 @@ def given() -> Path | None:
     return Path(named) if named else None
 
 
-def binaries() -> Path:
-    """The folder with all programs, built where it is missing.
+def binaries(*groups: Group) -> Path:
+    """A folder with all programs of a cluster, and of ``groups``; what is missing is built.
 
     Raises:
         CannotRun: they cannot be built here.
     """
-    if (found := given()) is not None:
-        if not _all_there(found):
-            raise CannotRun(f"{BINARIES_VARIABLE}: {found} lacks some of {', '.join(PROGRAMS)}")
-        return found
-    folder = _folder(version())
-    if not _all_there(folder / "bin"):
-        if reason := _lacking_go():
-            raise CannotRun(reason)
-        _build(version(), folder)
-    return folder / "bin"
+    wanted = (*CLUSTER, *groups)
+    links: dict[str, Path] = {}
+    for group in wanted:
+        if (place := _place(group)) is None:
+            if reason := _lacking_go():
+                raise CannotRun(reason)
+            place = _build(group)
+        links |= {program: place / program for program in group.programs}
+    key = hashlib.sha256(repr(sorted(links.items())).encode()).hexdigest()[:12]
+    folder = CACHE / f"bin-{version()}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for program, target in links.items():
+        with contextlib.suppress(FileExistsError):
+            (folder / program).symlink_to(target)
+    return folder
 
 
 def install_packages() -> None:
@@ -113,49 +139,67 @@ def _lacking_go() -> str:
     return ""
 
 
-def _modfile(wanted: str) -> Path:
-    if wanted == DEFAULT_VERSION:
-        return MODULES / "kubernetes" / "go.mod"
+def _modfile(group: Group) -> Path:
+    wanted = version()
+    if group != KUBERNETES or wanted == DEFAULT_VERSION:
+        return MODULES / group.name / "go.mod"
     path = MODULES / "versions" / wanted / "go.mod"
     if not path.exists():
         raise CannotRun(f"{VERSION_VARIABLE}: {wanted!r} is not accepted; accepted: {', '.join(versions())}")
     return path
 
 
-def _folder(wanted: str) -> Path:
-    digest = hashlib.sha256()
-    for path in _sources(wanted):
+def _place(group: Group) -> Path | None:
+    """Where a group's programs are: in the folder that is given, or in the cache."""
+    for folder in (given(), _folder(group)):
+        if folder is not None and all((folder / program).exists() for program in group.programs):
+            return folder.resolve()
+    return None
+
+
+def _folder(group: Group) -> Path:
+    digest = hashlib.sha256(repr(group).encode())
+    for path in _sources(group):
         digest.update(path.read_bytes())
-    return ROOT / "build" / "kube" / f"{wanted}-{digest.hexdigest()[:12]}"
+    name = f"{group.name}-{version()}" if group == KUBERNETES else group.name
+    return CACHE / f"{name}-{digest.hexdigest()[:12]}"
 
 
-def _sources(wanted: str) -> Iterator[Path]:
-    modfile = _modfile(wanted)
+def _sources(group: Group) -> Iterator[Path]:
+    modfile = _modfile(group)
     yield from (modfile, modfile.with_name("go.sum"))
-    yield from sorted(path for module in ("kubernetes", "containerd") for path in (MODULES / module).rglob("main.go"))
-    yield from (MODULES / "containerd" / "go.mod", MODULES / "containerd" / "go.sum")
+    yield from sorted((MODULES / group.name).rglob("main.go"))
 
 
-def _all_there(folder: Path) -> bool:
-    return all((folder / program).exists() for program in PROGRAMS)
+def _build(group: Group) -> Path:
+    """Build a group; two processes that do it at once do it one after the other."""
+    folder, modfile, stamp = _folder(group), _modfile(group), "-s -w"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder
+        release = re.search(r"k8s\.io/kubernetes (v1\.\S+)", modfile.read_text())
+        if release and group == KUBERNETES:
+            stamp += f" -X k8s.io/component-base/version.gitVersion={release[1]}"  # kubectl cannot read a version that is not set
+        print(f"==> Building {', '.join(group.programs)} into {folder} (minutes with cold caches, two cores)", flush=True)
+        partial = folder.with_suffix(".partial")
+        partial.mkdir(exist_ok=True)
+        begin = time.monotonic()
+        environ = {} if group.cgo else {"CGO_ENABLED": "0"}
+        _go(
+            MODULES / group.name,
+            *("-modfile", str(modfile), "-ldflags", stamp, *group.flags, "-o", f"{partial}/", "./..."),
+            environ=environ,
+        )
+        partial.rename(folder)
+        print(f"==> {group.name}: built in {time.monotonic() - begin:.0f} s", flush=True)
+    return folder
 
 
-def _build(wanted: str, folder: Path) -> None:
-    modfile = _modfile(wanted)
-    release = re.search(r"k8s\.io/kubernetes (v1\.\S+)", modfile.read_text())
-    assert release, modfile
-    print(f"==> Building Kubernetes {release[1]}, etcd and containerd into {folder} (minutes with cold caches, two cores)", flush=True)
-    partial = folder / "partial"
-    partial.mkdir(parents=True, exist_ok=True)
-    stamp = f"-s -w -X k8s.io/component-base/version.gitVersion={release[1]}"  # kubectl cannot read a version that is not set
-    _go(MODULES / "kubernetes", "-modfile", str(modfile), "-ldflags", stamp, "-o", f"{partial}/", "./...")
-    _go(MODULES / "containerd", "-ldflags", "-s -w", "-tags", "no_btrfs,no_devmapper,no_zfs", "-o", f"{partial}/", "./...")
-    partial.rename(folder / "bin")
-
-
-def _go(module: Path, *arguments: str) -> None:
+def _go(module: Path, *arguments: str, environ: Mapping[str, str]) -> None:
     """Build: nobody debugs these, so nothing is written for debuggers, and the compiler may take memory rather than time."""
     command = ["go", "build", "-mod=readonly", "-gcflags=all=-dwarf=false", *arguments]
-    done = subprocess.run(command, cwd=module, env={"GOGC": "400", **os.environ}, check=False)
+    done = subprocess.run(command, cwd=module, env={"GOGC": "400", **os.environ, **environ}, check=False)
     if done.returncode != 0:
         raise CannotRun(f"go build in {module} ended with exit status {done.returncode}; see above")

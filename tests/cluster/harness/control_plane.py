@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from hami_rig.processes import ManagedProcess, ProcessFailed
+from hami_runtime.kube.accounts import AGENT_NAMESPACE
 from tests.certificates import Authority
 from tests.cluster.harness import building, janitor, ports
 from tests.cluster.harness.users import ADMIN, NAMESPACE, Users
@@ -76,7 +77,7 @@ class ControlPlane:
         return self.folder / "audit.log"
 
     def _audit_policy(self) -> Path:
-        ours = {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]}
+        ours = {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{each}" for each in (NAMESPACE, AGENT_NAMESPACE)]}
         policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"]}
         path = self.folder / "audit-policy.json"
         path.write_text(json.dumps({**policy, "rules": [ours, {"level": "None"}]}))
@@ -144,7 +145,7 @@ class ControlPlane:
             *("--listen-client-urls", client_url, "--advertise-client-urls", client_url, "--listen-peer-urls", peer_url),
             *("--initial-advertise-peer-urls", peer_url, "--initial-cluster", f"default={peer_url}"),
         )
-        secret, public = _signing_key(self.folder)
+        secret, public = signing_key(self.folder)
         await self.start_program(
             API_SERVER,
             *("--etcd-servers", client_url, "--secure-port", str(port), "--bind-address", "127.0.0.1"),
@@ -213,7 +214,7 @@ class ControlPlane:
             raise ProcessFailed(f"{name}: {complaint} after {seconds:.0f} s\n{process.log_tail()}") from exc
 
 
-def _signing_key(folder: Path) -> tuple[Path, Path]:
+def signing_key(folder: Path) -> tuple[Path, Path]:
     """The key that service-account tokens are signed with, and its public half."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     secret, public = folder / "sa.key", folder / "sa.pub"

@@ -48,7 +48,7 @@ def archive(name: str, path: Path, *, entrypoint: Sequence[str], files: Mapping[
 def _layer(files: Mapping[str, Path]) -> bytes:
     everything = {"/bin/busybox": Path("/bin/busybox")}
     for path, source in files.items():
-        everything |= {**_libraries(source), path: source}
+        everything |= {**libraries(source), path: source}
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for folder in _FOLDERS:
@@ -60,7 +60,8 @@ def _layer(files: Mapping[str, Path]) -> bytes:
     return out.getvalue()
 
 
-def _libraries(binary: Path) -> dict[str, Path]:
+def libraries(binary: Path) -> dict[str, Path]:
+    """The shared libraries that a program needs, by the path at which it finds them."""
     listed = subprocess.run(["ldd", binary], capture_output=True, text=True, check=False).stdout
     return {path: Path(os.path.realpath(path)) for path in re.findall(r"(/\S+) \(0x", listed)}
 

@@ -24,6 +24,7 @@ class Users:
         self._add(ADMIN, "admin", "system:masters")
         self._add("kube-controller-manager", "system:kube-controller-manager")
         self._add("kube-scheduler", "system:kube-scheduler")
+        self._add("kube-proxy", "system:kube-proxy")
         for service in SERVICES:
             self._add(service, *_account(f"hami-{service}"))
         for node in nodes:

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from hami_runtime.kube.accounts import AGENT_NAMESPACE, SYSTEM_NAMESPACE
+from tests import network_policies
+from tests.network_policies import matches
 from tests.unit.manifests.conftest import Manifests
 
 Object = dict[str, Any]
@@ -12,14 +14,6 @@ NAMESPACES = {AGENT_NAMESPACE, SYSTEM_NAMESPACE}
 SECURITY = "pod-security.kubernetes.io/"
 MADE_LATER = {"hami-webhook-tls", "hami-auth-callout"}
 """Secrets that a service makes itself, or whoever installs it."""
-
-
-def matches(selector: Object, labels: dict[str, str]) -> bool:
-    wanted = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
-    return wanted and all(
-        {"In": True, "NotIn": False}[each["operator"]] == (labels.get(each["key"]) in each["values"])
-        for each in selector.get("matchExpressions", ())
-    )
 
 
 def labels(pod: Object) -> dict[str, str]:
@@ -105,38 +99,28 @@ def test_pod_security_is_restricted_but_for_the_agents(overlay: Manifests) -> No
     }
 
 
-def selects(peer: Object, manifests: Manifests, policy: Object, workload: str) -> bool:
-    """Whether a rule's peer is a workload's pods: a peer without a namespace selector means the policy's own namespace."""
-    home = manifests.namespace(workload)
-    if "namespaceSelector" in peer:
-        there = matches(peer["namespaceSelector"], {"kubernetes.io/metadata.name": home})
-    else:
-        there = home == policy["metadata"]["namespace"]
-    return there and matches(peer.get("podSelector", {}), labels(manifests.pods[workload]))
+def as_pod(manifests: Manifests, workload: str) -> network_policies.Pod:
+    """A workload's pods, as policies see them."""
+    pod = manifests.pods[workload]
+    return network_policies.Pod(manifests.namespace(workload), workload, labels(pod), ports(pod))
 
 
 def policies_of(manifests: Manifests, workload: str) -> list[Object]:
     """The policies that a workload's pods are under."""
-    return [
-        policy
-        for policy in manifests.of("NetworkPolicy")
-        if selects({"podSelector": policy["spec"]["podSelector"]}, manifests, policy, workload)
-    ]
+    policies, pod = manifests.of("NetworkPolicy"), as_pod(manifests, workload)
+    return [each for each in policies if any(each in network_policies.of_pod(policies, pod, way) for way in ("Ingress", "Egress"))]
 
 
 def allowed(manifests: Manifests, source: str, target: str) -> set[object]:
     """Ports of ``target``'s pods that ``source``'s pods may call."""
-    may_come: set[object] = set()
-    may_go: set[object] = set()
-    for policy in policies_of(manifests, target):
-        for rule in policy["spec"].get("ingress", ()):
-            if "from" not in rule or any(selects(peer, manifests, policy, source) for peer in rule["from"]):
-                may_come |= {ports(manifests.pods[target]).get(port["port"], port["port"]) for port in rule["ports"]}
-    for policy in policies_of(manifests, source):
-        for rule in policy["spec"].get("egress", ()):
-            if "to" not in rule or any(selects(peer, manifests, policy, target) for peer in rule["to"]):
-                may_go |= {port["port"] for port in rule["ports"]}
-    return may_come & may_go
+    policies = manifests.of("NetworkPolicy")
+    caller, called = as_pod(manifests, source), as_pod(manifests, target)
+    return {
+        port
+        for port in {*ports(manifests.pods[target]).values(), 443, 8222}
+        if network_policies.allowing(policies, "Egress", caller, called, called, port)
+        and network_policies.allowing(policies, "Ingress", called, caller, called, port)
+    }
 
 
 @pytest.mark.parametrize(

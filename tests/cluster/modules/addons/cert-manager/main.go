@@ -1,0 +1,91 @@
+// Command cert-manager is cert-manager's controllers for Issuers of kind selfSigned and ca, and its CA injector, in one process.
+//
+// cert-manager's own commands are no modules that the proxy serves; its packages are.
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cert-manager/cert-manager/pkg/api"
+	"github.com/cert-manager/cert-manager/pkg/controller"
+	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
+	requestsca "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/ca"
+	requestsselfsigned "github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/selfsigned"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificates/issuing"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificates/keymanager"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificates/readiness"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificates/requestmanager"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificates/revisionmanager"
+	"github.com/cert-manager/cert-manager/pkg/controller/certificates/trigger"
+	"github.com/cert-manager/cert-manager/pkg/controller/issuers"
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
+	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// names are the controllers that a selfSigned or ca issuer needs.
+var names = []string{
+	issuers.ControllerName,
+	trigger.ControllerName, keymanager.ControllerName, requestmanager.ControllerName, issuing.ControllerName,
+	readiness.ControllerName, revisionmanager.ControllerName,
+	approver.ControllerName, requestsca.CRControllerName, requestsselfsigned.CRControllerName,
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return value
+}
+
+func main() {
+	kubeconfig := flag.Lookup("kubeconfig") // controller-runtime registers it
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	path := kubeconfig.Value.String()
+	factory := must(controller.NewContextFactory(ctx, controller.ContextOptions{
+		Kubeconfig:    path,
+		IssuerOptions: controller.IssuerOptions{ClusterResourceNamespace: "cert-manager"},
+		CertificateOptions: controller.CertificateOptions{
+			CertificateRequestMinimumBackoffDuration: time.Second,
+			CertificateRequestMaximumBackoffDuration: time.Minute,
+		},
+	}))
+	var running sync.WaitGroup
+	for _, name := range names {
+		each := must(controller.Known()[name](factory))
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			if err := each.Run(2, ctx); err != nil {
+				log.Fatalf("%s: %v", name, err)
+			}
+		}()
+	}
+	shared := must(factory.Build())
+	shared.SharedInformerFactory.Start(ctx.Done())
+	shared.KubeSharedInformerFactory.Start(ctx.Done())
+	manager := must(ctrl.NewManager(must(clientcmd.BuildConfigFromFlags("", path)), ctrl.Options{Scheme: api.Scheme, Metrics: server.Options{BindAddress: "0"}}))
+	injectors := cainjector.SetupOptions{
+		EnableCertificatesDataSource: true,
+		EnabledReconcilersFor:        map[string]bool{"mutatingwebhookconfiguration": true, "validatingwebhookconfiguration": true},
+	}
+	if err := cainjector.RegisterAllInjectors(ctx, manager, injectors); err != nil {
+		log.Fatal(err)
+	}
+	if err := manager.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	running.Wait()
+}
