@@ -179,7 +179,7 @@ async def _service_rights(cluster: Cluster, namespace: str) -> list[Check]:
             review = await cluster.create(ACCESS_REVIEWS, {"spec": asked})
             return bool((review.get("status") or {}).get("allowed"))
 
-        needed = service_checks.needed(account, namespace)
+        needed = service_checks.needed(account, home)
         answers = await asyncio.gather(*(may(access) for access in needed))
         found.append(service_checks.service_rights(account, dict(zip(needed, answers, strict=True))))
     return found

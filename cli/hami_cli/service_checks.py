@@ -38,7 +38,7 @@ def _asked(call: Call, namespace: str) -> Iterator[ResourceAccess]:
             subresource=subresource,
             group=call.group,
             name=name,
-            namespace=namespace if call.namespaced else "",
+            namespace=(call.namespace or namespace) if call.namespaced else "",
         )
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -45,6 +47,21 @@ CONTAINERD = Group("containerd", ("containerd", "containerd-shim-runc-v2", "ctr"
 ADDONS = Group("addons", ("coredns", "network-policies", "cert-manager"), cgo=False)
 """A cluster's DNS, what enforces NetworkPolicies, and cert-manager: for the installation test."""
 CLUSTER = (KUBERNETES, CONTAINERD)
+
+
+class Module(NamedTuple):
+    """A Go module of which files are used as they are."""
+
+    path: str
+    version: str
+    digest: str
+    """As in go.sum."""
+
+
+CERT_MANAGER = Module("github.com/cert-manager/cert-manager", "v1.21.2", "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=")
+PROMETHEUS_OPERATOR = Module(
+    "github.com/prometheus-operator/prometheus-operator", "v0.85.0", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="
+)
 PACKAGES = {
     "/usr/sbin/runc": "runc",
     "/usr/lib/cni/loopback": "containernetworking-plugins",
@@ -114,6 +131,23 @@ def binaries(*groups: Group) -> Path:
         with contextlib.suppress(FileExistsError):
             (folder / program).symlink_to(target)
     return folder
+
+
+def source(module: Module) -> Path:
+    """The folder of a module's files.
+
+    Raises:
+        CannotRun: it cannot be downloaded, or is another than the one that was looked at.
+    """
+    with tempfile.TemporaryDirectory() as nowhere:
+        command = ["go", "mod", "download", "-json", f"{module.path}@{module.version}"]
+        done = subprocess.run(command, cwd=nowhere, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout or "{}")
+    if found.get("Sum") != module.digest:
+        raise CannotRun(
+            f"{module.path} {module.version}: {found.get('Error') or found.get('Sum') or done.stderr}; accepted: {module.digest}"
+        )
+    return Path(found["Dir"])
 
 
 def install_packages() -> None:

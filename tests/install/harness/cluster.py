@@ -235,3 +235,23 @@ class Cluster:
         )
         self.kubectl("apply", "-f", MANIFESTS / "coredns.yaml")
         self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s")
+
+    def start_cert_manager(self) -> None:
+        """Have cert-manager's kinds, its controllers for selfSigned and ca issuers, and its CA injector."""
+        self._define(building.source(building.CERT_MANAGER) / "deploy" / "crds", "cert-manager.io_")
+        self._spawn("cert-manager", "--kubeconfig", self.kubeconfig)
+
+    def define_prometheus_kinds(self) -> None:
+        """Have the kinds of the Prometheus operator."""
+        folder = building.source(building.PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
+        self._define(folder, "monitoring.coreos.com_p")
+
+    def provide_volumes(self) -> None:
+        """Have a default storage class with three volumes, folders of the node."""
+        run(self.machine.on_node("mkdir", "-p", *(f"/var/lib/volumes/{number}" for number in range(3))))
+        self.kubectl("apply", "-f", MANIFESTS / "storage.yaml")
+
+    def _define(self, folder: Path, prefix: str) -> None:
+        files = sorted(path for path in folder.glob(f"{prefix}*.yaml"))
+        self.kubectl("apply", "--server-side", *(f"--filename={path}" for path in files))
+        self.kubectl("wait", "--for=condition=Established", "customresourcedefinitions", "--all", "--timeout=60s")

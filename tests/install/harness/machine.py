@@ -110,7 +110,7 @@ class Machine:
                 raise CommandFailed(f"{name} ended with exit status {program.returncode}\n{tail}")
 
     def until(self, holds: Callable[[], object], what: str, *, seconds: float = WAIT_SECONDS) -> None:
-        """Return once ``holds``; a command that fails counts as not yet.
+        """Return once ``holds``; a command that fails, or an assertion, counts as not yet.
 
         Raises:
             CommandFailed: it does not hold in time, or a program has ended.
@@ -121,7 +121,7 @@ class Machine:
             try:
                 if holds():
                     return
-            except CommandFailed as exc:
+            except (CommandFailed, AssertionError) as exc:
                 reason = str(exc)
             if time.monotonic() > end:
                 raise CommandFailed(f"{what}: not after {seconds:.0f} s\n{reason}")

@@ -9,6 +9,7 @@ import pytest
 from hami_cli import service_checks
 from hami_cli.checks import Check, Outcome
 from hami_protocol.kubernetes import Lease, LeaseSpec, ObjectMeta, Pod, PodSpec
+from hami_runtime.kube.accounts import AGENT_NAMESPACE
 from hami_runtime.kube.calls import CALLS
 from hami_runtime.kube.cluster import ClusterError
 
@@ -106,3 +107,8 @@ def test_the_shim_on_each_node(versions: dict[str, str], expected: list[Outcome]
 
 def test_a_node_that_should_register_and_does_not_is_named() -> None:
     assert outcomes(list(service_checks.silent(["a", "b"], ["a", "c"]))) == [("agent on b", Outcome.FAILED)]
+
+
+def test_a_right_of_another_namespace_is_asked_about_there() -> None:
+    (pods,) = [access for access in service_checks.needed("hami-auth-callout", "hami-system") if access.resource == "pods"]
+    assert (pods.verb, pods.namespace) == ("get", AGENT_NAMESPACE)

@@ -12,9 +12,11 @@ Object = dict[str, Any]
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
 
-def calls(role: Object) -> set[Call]:
+def calls(role: Object, account: str) -> set[Call]:
+    namespace = role["metadata"].get("namespace", "") if role["kind"] == "Role" else ""
+    elsewhere = "" if namespace == accounts.namespace_of(account) else namespace
     return {
-        Call(verb, resource, group, frozenset(rule.get("resourceNames", ())), namespaced=role["kind"] == "Role")
+        Call(verb, resource, group, frozenset(rule.get("resourceNames", ())), namespaced=role["kind"] == "Role", namespace=elsewhere)
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -34,7 +36,7 @@ def granted(manifests: Manifests, account: str) -> tuple[set[Call], set[str]]:
             kind, name = binding["roleRef"]["kind"], binding["roleRef"]["name"]
             key = kind, binding["metadata"].get("namespace") if kind == "Role" else None, name
             if key in roles:
-                allowed |= calls(roles[key])
+                allowed |= calls(roles[key], account)
             else:
                 built_in.add(name)
     return allowed, built_in
@@ -67,7 +69,7 @@ def test_an_agent_reads_its_own_certificate_for_the_bus_and_no_other_secret(prod
     (container,) = production.pods[accounts.AGENT]["spec"]["containers"]
     (secret,) = [each["value"] for each in container["env"] if each["name"] == "HAMI_NATS_SECRET"]
     namespace, _, name = secret.partition("/")
-    assert of_secrets == {Call("get", "secrets", names=frozenset({name}), namespaced=True)}
+    assert of_secrets == {Call("get", "secrets", names=frozenset({name}), namespaced=True, namespace=accounts.SYSTEM_NAMESPACE)}
     assert allowed - of_secrets == CALLS[accounts.AGENT]
     (role,) = [each for each in production.of("Role") if each["metadata"]["name"] == accounts.AGENT]
     (certificate,) = [each for each in production.of("Certificate") if each["spec"]["secretName"] == name]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hami_runtime.kube.accounts import AGENT_NAMESPACE
+
 
 class Call(NamedTuple):
     """A verb on a resource, as RBAC names them; ``names`` where it is on certain objects alone."""
@@ -17,11 +19,13 @@ class Call(NamedTuple):
     group: str = ""
     names: frozenset[str] = frozenset()
     namespaced: bool = False
-    """Only in the services' own namespace."""
+    """Only in one namespace: the account's own, or the other one."""
+    namespace: str = ""
+    """That other namespace."""
 
 
-def _own(verbs: str, resource: str, *names: str, group: str = "") -> set[Call]:
-    return {Call(verb, resource, group, frozenset(names), namespaced=True) for verb in verbs.split()}
+def _own(verbs: str, resource: str, *names: str, group: str = "", namespace: str = "") -> set[Call]:
+    return {Call(verb, resource, group, frozenset(names), namespaced=True, namespace=namespace) for verb in verbs.split()}
 
 
 def _any(verbs: str, resource: str, *names: str, group: str = "") -> set[Call]:
@@ -76,7 +80,7 @@ CALLS: dict[str, set[Call]] = {
     },
     "hami-auth-callout": {
         *_any("create", "tokenreviews", group="authentication.k8s.io"),  # whose token an agent shows, and on which node
-        *_own("get", "pods"),  # the pod of a token that does not name its node
+        *_own("get", "pods", namespace=AGENT_NAMESPACE),  # the pod of a token that does not name its node
     },
     "hami-node-agent": {
         *_any("get list watch", "nodes"),  # its own: versions, and its records

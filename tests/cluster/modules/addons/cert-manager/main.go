@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cert-manager/cert-manager/pkg/api"
+	certificates "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/cert-manager/cert-manager/pkg/controller"
 	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
 	"github.com/cert-manager/cert-manager/pkg/controller/certificaterequests/approver"
@@ -28,6 +28,8 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/controller/issuers"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -76,7 +78,14 @@ func main() {
 	shared := must(factory.Build())
 	shared.SharedInformerFactory.Start(ctx.Done())
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
-	manager := must(ctrl.NewManager(must(clientcmd.BuildConfigFromFlags("", path)), ctrl.Options{Scheme: api.Scheme, Metrics: server.Options{BindAddress: "0"}}))
+	kinds := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, certificates.AddToScheme} {
+		if err := add(kinds); err != nil {
+			log.Fatal(err)
+		}
+	}
+	config := must(clientcmd.BuildConfigFromFlags("", path))
+	manager := must(ctrl.NewManager(config, ctrl.Options{Scheme: kinds, Metrics: server.Options{BindAddress: "0"}}))
 	injectors := cainjector.SetupOptions{
 		EnableCertificatesDataSource: true,
 		EnabledReconcilersFor:        map[string]bool{"mutatingwebhookconfiguration": true, "validatingwebhookconfiguration": true},
