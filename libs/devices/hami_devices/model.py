@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hami_devices.quota_scopes import ORDINARY, PodTraits
 from hami_devices.rules import PLAIN, Rules
 from hami_protocol.devices import ContainerKind, MigInstance, RegisteredDevice
 
@@ -119,6 +120,8 @@ class PodRequest:
     device_policy: str = "spread"
     weights: Weights = Weights()
     priority: int = 0
+    traits: PodTraits = ORDINARY
+    """Which quotas are about the pod; nothing else depends on them."""
 
     @property
     def asks(self) -> bool:

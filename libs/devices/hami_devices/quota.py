@@ -1,7 +1,8 @@
 """What a namespace may have of our resources: the limits as its ResourceQuotas say them, and what counts against them. Pure.
 
 Keys are ``limits.<resource>`` and ``requests.<resource>`` of every ResourceQuota in the namespace. Each is asked by itself, so the strictest
-decides; zero means none, absent means unlimited, and a limit that cannot be read allows nothing. What counts is
+decides; zero means none, absent means unlimited, and a limit that cannot be read allows nothing. A quota with scopes binds and counts
+only the pods in them. What counts is
 
     max(applications and sidecars, the peak of init containers with the sidecars started before them)
 
@@ -19,6 +20,7 @@ from fractions import Fraction
 from typing import Final, NamedTuple
 
 from hami_devices.model import Charge, PodRequest
+from hami_devices.quota_scopes import ORDINARY, PodTraits, Scopes, in_scope, scopes_of
 from hami_devices.vendor import Vendor
 from hami_protocol import quantities
 from hami_protocol.devices import ContainerKind, VendorAssignment
@@ -32,6 +34,8 @@ Amount = tuple[int, int, int]
 """Shares, MiB and cores."""
 Totals = Mapping[str, Amount]
 """By vendor, over all its devices."""
+Usage = Mapping[PodTraits, Totals]
+"""What pods hold, by what scopes may depend on."""
 NOTHING: Final[Amount] = (0, 0, 0)
 
 
@@ -67,6 +71,8 @@ class Limit:
     """As it is shown after an amount."""
     problem: str = ""
     """Why it cannot be read."""
+    scopes: Scopes = ()
+    """Which pods it is about; empty for all."""
 
     def exceeded(self, asked: int, used: int) -> str | None:
         """Why ``asked`` more beside ``used`` is too much, with figures; None where it is not."""
@@ -121,10 +127,18 @@ class QuotaLimits:
         quotas = self._limits.get(namespace)
         return () if quotas is None else tuple(limit for name in sorted(quotas) for limit in quotas[name])
 
-    def allowance(self, namespace: str, used: Totals) -> Allowance | None:
-        """What is left in a namespace whose pods hold ``used``; None where there is no quota."""
-        limits = self.of(namespace)
+    def allowance(self, namespace: str, used: Usage, traits: PodTraits = ORDINARY) -> Allowance | None:
+        """What is left for a pod with ``traits`` in a namespace whose pods hold ``used``; None where no quota is about it."""
+        limits = [limit for limit in self.of(namespace) if in_scope(limit.scopes, traits)]
         return Allowance(self, limits, used) if limits else None
+
+    def used(self, scopes: Scopes, usage: Usage) -> Counter[str]:
+        """What pods in ``scopes`` hold, by resource."""
+        amounts: Counter[str] = Counter()
+        for traits, totals in usage.items():
+            if in_scope(scopes, traits):
+                amounts += self.amounts(totals)
+        return amounts
 
     def amounts(self, totals: Totals) -> Counter[str]:
         """What pods hold, by resource."""
@@ -151,16 +165,17 @@ class QuotaLimits:
         for key, value in (quota.spec.hard or {}).items():
             resource = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), "")
             if resource in self._resources:
-                yield self._limit(quota.metadata.name, key, resource, value)
+                yield self._limit(quota.metadata.name, key, resource, value, scopes_of(quota.spec))
 
-    def _limit(self, quota: str, key: str, resource: str, value: Quantity) -> Limit:
+    def _limit(self, quota: str, key: str, resource: str, value: Quantity, scopes: Scopes) -> Limit:
         unit_mib = self._memory_units.get(resource)
         amount, problem = 0, ""
         try:
             amount = _amount(value, f"resourcequota {quota}: spec.hard[{key}]", unit_mib=unit_mib)
         except QuantityError as exc:
             problem = str(exc)
-        return Limit(quota=quota, key=key, resource=resource, amount=amount, unit="" if unit_mib is None else " MiB", problem=problem)
+        unit = "" if unit_mib is None else " MiB"
+        return Limit(quota=quota, key=key, resource=resource, amount=amount, unit=unit, problem=problem, scopes=scopes)
 
 
 def _add(amounts: Counter[str], vendor: Vendor, shares: int, memory_mib: int, cores: int) -> None:
@@ -233,16 +248,16 @@ def _larger(one: Amount, other: Amount) -> Amount:
 class Allowance:
     """What one namespace may still have, for one decision."""
 
-    def __init__(self, book: QuotaLimits, limits: Sequence[Limit], used: Totals) -> None:
+    def __init__(self, book: QuotaLimits, limits: Sequence[Limit], used: Usage) -> None:
         self._book = book
         self._limits = limits
         self.core_units = book.core_units
-        self._used = book.amounts(used)
+        self._used = {limit.scopes: book.used(limit.scopes, used) for limit in limits}
 
     def exceeded(self, asked: Totals) -> str | None:
         """Which quota a pod that holds ``asked`` would exceed, with figures; None where it exceeds none."""
         amounts = self._book.amounts(asked)
         for limit in self._limits:
-            if (reason := limit.exceeded(amounts[limit.resource], self._used[limit.resource])) is not None:
+            if (reason := limit.exceeded(amounts[limit.resource], self._used[limit.scopes][limit.resource])) is not None:
                 return f"exceeding resource quota {reason}"
         return None

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from hami_devices.model import ContainerRequest, DeviceRequest, PodRequest, Selectors, Weights
+from hami_devices.quota_scopes import traits_of
 from hami_devices.selectors import read_selectors
 from hami_devices.vendor import Asking, Vendor
 from hami_protocol import keys, quantities
@@ -228,6 +229,7 @@ def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_po
         device_policy=_text(annotations, keys.DEVICE_POLICY) or device_policy,
         weights=read_weights(annotations.get(keys.SCORING_WEIGHTS)),
         priority=pod.spec.priority or 0,
+        traits=traits_of(pod),
     )
 
 

@@ -86,6 +86,33 @@ class PodSchedulingGroup(_Object, frozen=True, kw_only=True):
     pod_group_name: str = ""
 
 
+class PodAffinityTerm(_Object, frozen=True, kw_only=True):
+    """Pods beside which a pod is to run, or not; only where they are is read."""
+
+    namespaces: tuple[str, ...] | None = None
+    namespace_selector: dict[str, Any] | None = None
+
+
+class WeightedPodAffinityTerm(_Object, frozen=True, kw_only=True):
+    """The same as a preference."""
+
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(_Object, frozen=True, kw_only=True):
+    """podAffinity or podAntiAffinity."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] | None = None
+
+
+class Affinity(_Object, frozen=True, kw_only=True):
+    """spec.affinity, as far as other pods are concerned."""
+
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
 class PodSpec(_Object, frozen=True, kw_only=True):
     """spec of a pod."""
 
@@ -97,6 +124,10 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     tolerations: tuple[Toleration, ...] | None = None
     priority: int | None = None
     priority_class_name: str = ""
+    active_deadline_seconds: int | None = None
+    affinity: Affinity | None = None
+    resources: ResourceRequirements | None = None
+    """Of the pod as a whole."""
     preemption_policy: str | None = None
     runtime_class_name: str | None = None
     restart_policy: str = ""
@@ -153,6 +184,7 @@ class PodStatus(_Object, frozen=True, kw_only=True):
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     nominated_node_name: str | None = None
+    qos_class: str = field(default="", name="qosClass")
 
 
 class Pod(_Object, frozen=True, kw_only=True):
@@ -219,10 +251,26 @@ class Lease(_Object, frozen=True, kw_only=True):
     spec: LeaseSpec = LeaseSpec()
 
 
+class ScopeExpression(_Object, frozen=True, kw_only=True):
+    """One expression of a scope selector; all must hold."""
+
+    scope_name: str
+    operator: str = "Exists"
+    values: tuple[str, ...] | None = None
+
+
+class ScopeSelector(_Object, frozen=True, kw_only=True):
+    """scopeSelector of a quota."""
+
+    match_expressions: tuple[ScopeExpression, ...] | None = None
+
+
 class ResourceQuotaSpec(_Object, frozen=True, kw_only=True):
     """spec of a quota."""
 
     hard: dict[str, Quantity] | None = None
+    scopes: tuple[str, ...] | None = None
+    scope_selector: ScopeSelector | None = None
 
 
 class ResourceQuota(_Object, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ class NodeAffinity(_Part, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-class Affinity(_Part, frozen=True, kw_only=True):
+class Affinity(k.Affinity, frozen=True, kw_only=True):
     """spec.affinity."""
 
     node_affinity: NodeAffinity | None = None

@@ -123,7 +123,7 @@ class Adopting:
                 self._record(ref, WARNING, "AllocationRefused", f"bound to [{node}] by {pod.spec.scheduler_name}: {found.summary}")
             return False
         self._picture.pods.adopted(ref.uid)
-        self._picture.state.charge(ref, node, found.assignments, shrunk=False)
+        self._picture.state.charge(ref, node, found.assignments, shrunk=False, traits=request.traits)
         time_seconds = int(self._clock.utc().timestamp())
         event = PodAllocating(pod=ref, node=node, assignments=found.assignments, bind_time_seconds=time_seconds, unwritten=True)
         missing = allocations.allocating(event)

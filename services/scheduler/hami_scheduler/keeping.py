@@ -50,7 +50,11 @@ class KeptPods:
                 },
             ),
             spec=msgspec.structs.replace(
-                spec, node_name=sys.intern(spec.node_name), containers=containers, init_containers=init_containers
+                spec,
+                node_name=sys.intern(spec.node_name),
+                containers=containers,
+                init_containers=init_containers,
+                affinity=spec.affinity and self._once(spec.affinity),
             ),
             status=self._once(_read_of(pod.status)),
         )

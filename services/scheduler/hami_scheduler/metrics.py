@@ -45,7 +45,8 @@ class Metrics:
 class QuotaCollector(Collector):
     """What namespaces hold of our resources, and what their ResourceQuotas let them: ``quota_name`` is the resource's, memory is in MiB.
 
-    Of several quotas that limit the same resource the strictest is shown. One that cannot be read allows nothing, and shows 0.
+    Of several quotas that limit the same resource the strictest is shown. One that cannot be read allows nothing, and shows 0. A quota
+    with scopes has series of its own, which count the pods in its scopes.
     """
 
     def __init__(self, picture: Picture) -> None:
@@ -66,10 +67,24 @@ class QuotaCollector(Collector):
             "what a namespace may hold of a resource, memory in MiB, where a quota limits it",
             labels=("zone", "namespace", "quota_name"),
         )
+        scoped_labels = ("zone", "namespace", "quota", "scopes", "quota_name")
+        scoped_used = GaugeMetricFamily(
+            "hami_resource_quota_scoped_used", "what pods in the scopes of a quota hold of a resource, memory in MiB", labels=scoped_labels
+        )
+        scoped_limits = GaugeMetricFamily(
+            "hami_resource_quota_scoped_limit",
+            "what pods in the scopes of a quota may hold of a resource, memory in MiB",
+            labels=scoped_labels,
+        )
         for namespace in sorted({*quotas.namespaces(), *state.namespaces()}):
             amounts = quotas.amounts(state.used_in(namespace))
             strictest: dict[str, int] = {}
             for limit in quotas.of(namespace):
+                if limit.scopes:
+                    labels = [ZONE, namespace, limit.quota, ", ".join(map(str, limit.scopes)), limit.resource]
+                    scoped_used.add_metric(labels, quotas.used(limit.scopes, state.usage(namespace))[limit.resource])
+                    scoped_limits.add_metric(labels, limit.amount)
+                    continue
                 strictest[limit.resource] = min(limit.amount, strictest.get(limit.resource, limit.amount))
             for resource in sorted(amounts | strictest.keys()):
                 _add(used, [namespace, resource, str(strictest.get(resource, "none"))], amounts[resource])
@@ -77,6 +92,8 @@ class QuotaCollector(Collector):
                 limits.add_metric([ZONE, namespace, resource], amount)
         yield from used
         yield limits
+        yield scoped_used
+        yield scoped_limits
 
 
 class MigCollector(Collector):

@@ -14,6 +14,7 @@ import structlog
 from hami_devices.catalog import Catalog
 from hami_devices.model import PodRequest
 from hami_devices.quota import Allowance, QuotaLimits
+from hami_devices.quota_scopes import PodTraits
 from hami_protocol.devices import PodRef
 from hami_protocol.events import (
     AllocationEvent,
@@ -102,11 +103,13 @@ class Picture:
         self, pod: PodRef, request: PodRequest, names: Sequence[str], *, ranked: bool = False, reasons: bool = False
     ) -> Placement | Refusal:
         """The best of ``names`` for ``pod``, within what its namespace may have. Changes nothing; see ``ClusterState.judge``."""
-        return self.state.judge(request, names, uid=pod.uid, ranked=ranked, reasons=reasons, allowance=self.allowance(pod))
+        return self.state.judge(request, names, uid=pod.uid, ranked=ranked, reasons=reasons, allowance=self.allowance(pod, request.traits))
 
-    def allowance(self, pod: PodRef) -> Allowance | None:
-        """What the namespace of ``pod`` may still have, but for what the pod holds itself; None where there is no quota."""
-        return self.quotas.allowance(pod.namespace, self.state.used_in(pod.namespace, without=pod.uid)) if self.quotas else None
+    def allowance(self, pod: PodRef, traits: PodTraits) -> Allowance | None:
+        """What the namespace of ``pod`` may still have, but for what the pod holds itself; None where no quota is about it."""
+        if not self.quotas:
+            return None
+        return self.quotas.allowance(pod.namespace, self.state.usage(pod.namespace, without=pod.uid), traits)
 
     def quota_changed(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
         """Take one change of a quota."""

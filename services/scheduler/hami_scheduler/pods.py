@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hami_devices import requests
 from hami_devices.catalog import Catalog
+from hami_devices.quota_scopes import traits_of
 from hami_protocol import keys
 from hami_protocol.devices import ContainerKind, PodRef, VendorAssignment
 from hami_protocol.errors import RecordError
@@ -144,6 +145,7 @@ class PodLedger:
         shrunk = init_is_over(pod)
         earlier = self._charged.get(uid)
         if earlier is not None and earlier.record == record and earlier.node == node:
+            self._recount(pod, earlier)
             return self._maybe_shrink(uid, earlier, shrunk=shrunk)
         try:
             assignments = self._catalog.read_assignments(pod)
@@ -202,8 +204,14 @@ class PodLedger:
         if not shrunk and entry is not None and entry.phase in _BEING_BOUND and (entry.node, entry.assignments) == (node, held):
             self._state.confirm(uid)  # by our own Binding: it is charged already, and what was judged of its node stays true
         else:
-            self._state.charge(pod_ref(pod), node, held, shrunk=shrunk)
+            self._state.charge(pod_ref(pod), node, held, shrunk=shrunk, traits=traits_of(pod))
         self._charged[uid] = _Charged(node, record, shrunk, assignments)
+
+    def _recount(self, pod: Pod, charged: _Charged) -> None:
+        """Count the pod against other quotas where it has got a deadline since."""
+        entry, traits = self._state.entry(pod.metadata.uid), traits_of(pod)
+        if entry is not None and entry.traits != traits:
+            self._state.charge(entry.pod, charged.node, entry.assignments, shrunk=charged.shrunk, traits=traits)
 
     def _maybe_shrink(self, uid: str, charged: _Charged, *, shrunk: bool) -> PodChange:
         if not shrunk or charged.shrunk:

@@ -274,7 +274,7 @@ class Preempting:
             uid=wanting.pod.uid,
             leaving=tuple(leaving),
             budgets=left,
-            allowance=self._picture.allowance(wanting.pod),
+            allowance=self._picture.allowance(wanting.pod, wanting.request.traits),
         )
 
     def _held_by(self, ref: PodRef) -> Pod | None:

@@ -10,6 +10,7 @@ pod's annotation is written by the registry once the agent has carried the resiz
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Annotated, Final
@@ -316,9 +317,7 @@ class Resizing:
         if fences := self._state.fences(entry.node, *(given.vendor for given in wanted)):
             raise ResizeRefused(f"nothing on node {entry.node} may grow until a record can be read: {next(iter(fences.values()))}")
         charges, running_charges = charges_of(grown)
-        exceeded = self._quota(
-            Entry(pod=entry.pod, node=entry.node, phase=entry.phase, assignments=grown, charges=charges, running_charges=running_charges)
-        )
+        exceeded = self._quota(dataclasses.replace(entry, assignments=grown, charges=charges, running_charges=running_charges))
         if exceeded:
             raise ResizeRefused(exceeded)
 

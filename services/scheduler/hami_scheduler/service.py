@@ -438,7 +438,7 @@ class Scheduler:
 
     def _exceeded(self, entry: Entry) -> str | None:
         """Which quota of its namespace a pod that holds ``entry`` exceeds."""
-        allowance = self.picture.allowance(entry.pod)
+        allowance = self.picture.allowance(entry.pod, entry.traits)
         return None if allowance is None else allowance.exceeded(totals(entry, self.picture.quotas.core_units))
 
     async def simulate(self, question: SimulationQuestion) -> Simulation:

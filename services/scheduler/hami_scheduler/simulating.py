@@ -93,7 +93,7 @@ class Simulating:
             return self._said(ref, summary=str(exc), reasons={INVALID_REQUEST: len(self._names)})
         if not request.asks:
             return self._said(ref, summary="it asks for no device")
-        allowance = self._quotas.allowance(ref.namespace, self._state.used_in(ref.namespace))
+        allowance = self._quotas.allowance(ref.namespace, self._state.usage(ref.namespace), request.traits)
         found = self._state.judge(request, self._names, uid=ref.uid, reasons=False, allowance=allowance)
         if isinstance(found, Refusal):
             return self._said(ref, summary=found.summary, reasons=dict(found.reasons), nearest=tuple(found.nearest))

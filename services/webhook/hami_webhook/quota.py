@@ -7,13 +7,14 @@ is an amount only once there is a card, so that at admission it counts nothing, 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from hami_devices.accounting import charges_of
 from hami_devices.catalog import Catalog
 from hami_devices.model import PodRequest
 from hami_devices.quota import Amounts, QuotaLimits, totals_of
+from hami_devices.quota_scopes import ORDINARY, PodTraits, Scopes, in_scope, traits_of
 from hami_protocol.errors import ProtocolError
 from hami_protocol.kubernetes import Pod, ResourceQuota
 from hami_protocol.pods import is_terminal
@@ -25,9 +26,9 @@ class QuotaBook:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._limits = QuotaLimits(catalog.vendors)
-        self._pods: dict[tuple[str, str], Amounts | None] = {}
-        self._used: dict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._unreadable: dict[str, set[str]] = defaultdict(set)
+        self._pods: dict[tuple[str, str], tuple[PodTraits, Amounts | None]] = {}
+        self._used: dict[str, dict[PodTraits, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        self._unreadable: dict[str, dict[str, PodTraits]] = defaultdict(dict)
         self._managed = frozenset(catalog.managed_resources)
         self._records = frozenset(vendor.allocated_key for vendor in catalog.vendors)
 
@@ -48,24 +49,25 @@ class QuotaBook:
         key = (pod.metadata.namespace, pod.metadata.name)
         self._forget(key)
         if new is not None and new.spec.node_name and not is_terminal(new) and self._concerns(new):
-            self._enter(key, self._amounts_held(new))
+            self._enter(key, traits_of(new), self._amounts_held(new))
 
     def _concerns(self, pod: Pod) -> bool:
         return not self._records.isdisjoint(pod.metadata.annotations) or mentions(pod, self._managed)
 
     def _forget(self, key: tuple[str, str]) -> None:
         namespace, name = key
-        for resource, amount in (self._pods.pop(key, None) or {}).items():
-            self._used[namespace][resource] -= amount
-        self._unreadable[namespace].discard(name)
-
-    def _enter(self, key: tuple[str, str], amounts: Amounts | None) -> None:
-        namespace, name = key
-        self._pods[key] = amounts
-        if amounts is None:
-            self._unreadable[namespace].add(name)
+        traits, amounts = self._pods.pop(key, (ORDINARY, None))
         for resource, amount in (amounts or {}).items():
-            self._used[namespace][resource] += amount
+            self._used[namespace][traits][resource] -= amount
+        self._unreadable[namespace].pop(name, None)
+
+    def _enter(self, key: tuple[str, str], traits: PodTraits, amounts: Amounts | None) -> None:
+        namespace, name = key
+        self._pods[key] = traits, amounts
+        if amounts is None:
+            self._unreadable[namespace][name] = traits
+        for resource, amount in (amounts or {}).items():
+            self._used[namespace][traits][resource] += amount
 
     def _amounts_held(self, pod: Pod) -> Amounts | None:
         """What a placed pod holds; None where nobody can tell."""
@@ -79,25 +81,25 @@ class QuotaBook:
             return None
         return self._limits.amounts(totals_of(assignments, *charges_of(assignments), units=self._limits.core_units)[over])
 
-    def used(self, namespace: str) -> Mapping[str, int]:
-        """What is placed in a namespace."""
-        return {resource: amount for resource, amount in self._used[namespace].items() if amount} if namespace in self._used else {}
+    def used(self, namespace: str, scopes: Scopes = ()) -> Mapping[str, int]:
+        """What is placed in a namespace by pods in ``scopes``."""
+        used: Counter[str] = Counter()
+        for traits, amounts in self._used.get(namespace, {}).items():
+            if in_scope(scopes, traits):
+                used += amounts
+        return used
 
     def refusal(self, namespace: str, request: PodRequest) -> str | None:
         """Why a pod with this request exceeds a quota of its namespace; None where it does not."""
-        limits = self._limits.of(namespace)
-        if not limits:
-            return None
         asked = self._limits.asked(request)[0]
-        used: Amounts = self._used.get(namespace, {})
-        unreadable = self._unreadable.get(namespace)
-        for limit in limits:
-            if (more := asked.get(limit.resource, 0)) == 0:
+        for limit in self._limits.of(namespace):
+            if (more := asked.get(limit.resource, 0)) == 0 or not in_scope(limit.scopes, request.traits):
                 continue
+            unreadable = [name for name, traits in self._unreadable.get(namespace, {}).items() if in_scope(limit.scopes, traits)]
             if unreadable and not limit.problem:
                 held = f"what pod {min(unreadable)} holds cannot be read, so nobody knows what is left"
                 return f"exceeding resource quota: {limit.quota}, {limit.key}: {held}"
-            if (reason := limit.exceeded(more, used.get(limit.resource, 0))) is not None:
+            if (reason := limit.exceeded(more, self.used(namespace, limit.scopes).get(limit.resource, 0))) is not None:
                 return f"exceeding resource quota: {reason}"
         return None
 

@@ -33,6 +33,8 @@ async def test_use_is_shown_with_and_without_a_limit(world: World) -> None:
             "hami_resource_quota_used": {("default", name, "none"): amount for name, amount in held.items()},
             "QuotaUsed": {("default", name, "none"): amount for name, amount in held.items()},
             "hami_resource_quota_limit": {},
+            "hami_resource_quota_scoped_used": {},
+            "hami_resource_quota_scoped_limit": {},
         }
         await quota(world, "wide", gpumem="16Gi", gpucores="0")
         await quota(world, "narrow", gpumem="5000")
@@ -52,3 +54,28 @@ async def test_a_quota_shows_without_any_use_and_one_that_cannot_be_read_shows_t
         await quota(world, "odd", gpumem="1500m", gpu="4")
         assert shown(scheduler)["hami_resource_quota_limit"] == {("default", "nvidia.com/gpumem"): 0, ("default", "nvidia.com/gpu"): 4}
         assert shown(scheduler)["QuotaUsed"] == {("default", "nvidia.com/gpumem", "0"): 0, ("default", "nvidia.com/gpu", "4"): 0}
+
+
+@story
+async def test_a_quota_with_scopes_shows_apart_and_counts_the_pods_in_them(world: World) -> None:
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        spec = {"hard": {"limits.nvidia.com/gpumem": "4000"}, "scopes": ["Terminating"]}
+        body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "batch"}, "spec": spec}
+        await world.admin.create(api.QUOTAS, body, namespace="default")
+        await settle()
+        assert await place(scheduler, await world.pod("long", gpu=1, gpumem=9000)) == "n1"
+        deadline = {"activeDeadlineSeconds": 60}
+        assert await place(scheduler, await world.pod("short", spec=deadline, gpu=1, gpumem=3000)) == "n1"
+        assert "ResourceQuotaNotFit" in await place(scheduler, await world.pod("more", spec=deadline, gpu=1, gpumem=1001))
+        found = shown(scheduler)
+        key = ("default", "batch", "Terminating", "nvidia.com/gpumem")
+        assert found["hami_resource_quota_scoped_used"] == {key: 3000}
+        assert found["hami_resource_quota_scoped_limit"] == {key: 4000}
+        assert found["hami_resource_quota_limit"] == {}
+        assert found["hami_resource_quota_used"]["default", "nvidia.com/gpumem", "none"] == 12000
+        await world.admin.patch(api.PODS, "long", {"spec": deadline}, namespace="default")
+        await settle()
+        assert shown(scheduler)["hami_resource_quota_scoped_used"] == {key: 12000}
+    async with world.scheduler() as scheduler:
+        assert shown(scheduler)["hami_resource_quota_scoped_used"] == {key: 12000}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hami_devices.config import DeviceConfig, NvidiaConfig
 from hami_protocol import assignment
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, VendorAssignment
-from hami_protocol.kubernetes import ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus
+from hami_protocol.kubernetes import ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus, ResourceQuotaSpec
 from tests import builders as b
 
 from .conftest import Desk, a_container, a_pod, a_quota
@@ -186,6 +186,42 @@ def test_a_memory_factor_scales_quota_and_request_alike(mem: str, allowed: bool)
     desk = Desk(DeviceConfig(nvidia=NvidiaConfig(memory_factor=2)))
     desk.quotas.quota_changed(None, a_quota(limits_mem="1000"))
     assert desk.mutate(a_pod(a_container(gpu="1", mem=mem))).allowed is allowed
+
+
+def scoped(desk: Desk, **spec: Any) -> None:
+    quota = a_quota(limits_mem="1000")
+    desk.quotas.quota_changed(
+        None, msgspec.structs.replace(quota, spec=msgspec.convert({"hard": quota.spec.hard, **spec}, ResourceQuotaSpec))
+    )
+
+
+def test_a_quota_binds_and_counts_only_the_pods_in_its_scopes() -> None:
+    desk = Desk()
+    scoped(desk, scopes=["Terminating"])
+    asked = a_container(gpu="1", mem="900")
+    place(desk, "long", b.a_container(gpu="1", mem="5000"))
+    assert desk.mutate(a_pod(asked)).allowed
+    assert desk.mutate(a_pod(asked, activeDeadlineSeconds=60)).allowed
+    placed = place(desk, "short", b.a_container(gpu="1", mem="200"), active_deadline_seconds=60)
+    assert "200 MiB of 1000 MiB are used" in desk.mutate(a_pod(asked, activeDeadlineSeconds=60)).message
+    desk.quotas.pod_changed(placed, None)
+    assert desk.mutate(a_pod(asked, activeDeadlineSeconds=60)).allowed
+
+
+def test_a_scope_selector_of_priority_classes_is_read() -> None:
+    desk = Desk()
+    scoped(desk, scopeSelector={"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]})
+    asked = a_container(gpu="1", mem="1001")
+    assert desk.mutate(a_pod(asked)).allowed
+    assert desk.mutate(a_pod(asked, priorityClassName="low")).allowed
+    assert not desk.mutate(a_pod(asked, priorityClassName="high")).allowed
+
+
+def test_a_pod_that_cannot_be_read_holds_up_only_quotas_that_are_about_it() -> None:
+    desk = Desk()
+    scoped(desk, scopes=["Terminating"])
+    place(desk, "odd", b.a_container(gpu="1"), annotations={"hami.io/vgpu-devices-allocated": "garbage;"})
+    assert desk.mutate(a_pod(a_container(gpu="1", mem="1"), activeDeadlineSeconds=60)).allowed
 
 
 asks = st.fixed_dictionaries({"gpu": st.integers(1, 3).map(str), "mem": st.integers(1, 3000).map(str)})

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hami_devices.catalog import Catalog
 from hami_devices.config import DeviceConfig, NvidiaConfig
 from hami_devices.quota import QuotaLimits, Totals
+from hami_devices.quota_scopes import PodTraits
 from hami_protocol.kubernetes import ObjectMeta, ResourceQuota, ResourceQuotaSpec
 
 
@@ -20,7 +21,7 @@ def held(memory_mib: int = 0, *, shares: int = 1, cores: int = 0) -> Totals:
 
 
 def exceeded(limits: QuotaLimits, asked: Totals, used: Totals | None = None, *, namespace: str = "default") -> str:
-    allowance = limits.allowance(namespace, used or {})
+    allowance = limits.allowance(namespace, {PodTraits(): used or {}})
     return "" if allowance is None else allowance.exceeded(asked) or ""
 
 

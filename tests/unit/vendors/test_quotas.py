@@ -116,7 +116,7 @@ def test_what_amds_pods_hold_counts_in_the_percent_that_they_asked(units: int) -
 
     def judged(uid: str, percent: int, state: ClusterState) -> object:
         request = CATALOG.read_pod(a_pod_asking({AMD: 1, AMD_MEMORY: 100, AMD_CORES: percent}))
-        allowance = book.allowance("default", state.used_in("default"))
+        allowance = book.allowance("default", state.usage("default"))
         found = state.judge(request, ["n1"], uid=uid, allowance=allowance)
         if isinstance(found, Placement):
             state.reserve(PodRef(namespace="default", name=uid, uid=uid), found, now=0.0)

@@ -236,6 +236,7 @@ def judge(
             assignments=fit.assignments,
             charges=fit.charges,
             running_charges=fit.running_charges,
+            traits=request.traits,
             score=float(judged.scores[best]),
             fitting_count=int((judged.ids == FITS).sum()),
             fitting=fitting,
@@ -272,6 +273,7 @@ def _judge_one(
             assignments=fit.assignments,
             charges=fit.charges,
             running_charges=fit.running_charges,
+            traits=request.traits,
             score=score,
             fitting=((name, score),) if ranked else (),
         )

@@ -24,6 +24,7 @@ from enum import StrEnum
 from typing import Final
 
 from hami_devices.model import Charge
+from hami_devices.quota_scopes import ORDINARY, PodTraits
 from hami_protocol.devices import PodRef, VendorAssignment
 
 RESERVATION_SECONDS: Final = 30.0
@@ -66,6 +67,8 @@ class Entry:
     assignments: tuple[VendorAssignment, ...]
     charges: tuple[Charge, ...]
     running_charges: tuple[Charge, ...]
+    traits: PodTraits = ORDINARY
+    """Which quotas count it."""
     lapses_at: float | None = None
     """Monotonic seconds; set while nominated or reserved."""
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from hami_devices.model import Charge
+from hami_devices.quota_scopes import ORDINARY, PodTraits
 from hami_protocol.devices import VendorAssignment
 from hami_protocol.events import NodeShortfall
 
@@ -24,6 +25,8 @@ class Placement:
     """When they are over."""
     score: float
     """How full the node was, 0 to 30; whether high or low is better is the policy's."""
+    traits: PodTraits = ORDINARY
+    """Of the pod: which quotas count what it gets."""
     fitting_count: int = 1
     """On how many of the candidates it fits."""
     fitting: tuple[tuple[str, float], ...] = ()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from hami_devices.fit import NodeFit
 from hami_devices.model import PodRequest
 from hami_devices.quota import Allowance
+from hami_devices.quota_scopes import PodTraits
 from hami_protocol.devices import PodRef
 from hami_scheduler.placement.filter import fit_allowed
 from hami_scheduler.placement.outcomes import Placement
@@ -83,7 +84,7 @@ def on_node(
     able = [victim for victim in able if all(left.get(budget, 0) > 0 for budget in victim.budgets)]
     trial = _Trial(state, request, number, (uid, *leaving), left, allowance)
     if (fit := trial.without(())) is not None:
-        return _preemption(node, (), fit)
+        return _preemption(node, (), fit, request.traits)
     for level in sorted({victim.priority for victim in able}):
         pool = sorted((victim for victim in able if victim.priority <= level), key=lambda victim: (victim.priority, victim.pod.uid))
         if trial.without(pool, overdraw=True) is not None and (found := _smallest(trial, node, pool)) is not None:
@@ -105,7 +106,7 @@ def _smallest(trial: _Trial, node: str, pool: Sequence[Victim]) -> Preemption | 
             if tried > MOST_SETS:
                 return found[0] if found else _given_back(trial, node, pool)
             if (fit := trial.without(chosen)) is not None:
-                found.append(_preemption(node, chosen, fit))
+                found.append(_preemption(node, chosen, fit, trial.request.traits))
         if found:
             return min(found, key=lambda preemption: preemption.harm)
     return None
@@ -119,7 +120,7 @@ def _given_back(trial: _Trial, node: str, pool: Sequence[Victim]) -> Preemption 
         if trial.without(rest, overdraw=True) is not None:
             chosen = rest
     fit = trial.without(chosen)
-    return None if fit is None else _preemption(node, chosen, fit)
+    return None if fit is None else _preemption(node, chosen, fit, trial.request.traits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,14 @@ def within(victims: Iterable[Victim], budgets: Mapping[str, int]) -> bool:
     return all(count <= budgets.get(budget, 0) for budget, count in spent.items())
 
 
-def _preemption(node: str, victims: Iterable[Victim], fit: NodeFit) -> Preemption:
+def _preemption(node: str, victims: Iterable[Victim], fit: NodeFit, traits: PodTraits) -> Preemption:
     placement = Placement(
-        node=node, assignments=fit.assignments, charges=fit.charges, running_charges=fit.running_charges, score=0.0, fitting_count=0
+        node=node,
+        assignments=fit.assignments,
+        charges=fit.charges,
+        running_charges=fit.running_charges,
+        traits=traits,
+        score=0.0,
+        fitting_count=0,
     )
     return Preemption(victims=tuple(victims), placement=placement)

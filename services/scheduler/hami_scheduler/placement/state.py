@@ -18,7 +18,8 @@ from hami_devices.accounting import charges_of
 from hami_devices.catalog import Catalog
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import Charge, DeviceState, PodRequest, Reason
-from hami_devices.quota import NOTHING, Allowance, Amount, Totals, core_units, totals_of
+from hami_devices.quota import NOTHING, Allowance, Amount, Totals, Usage, core_units, totals_of
+from hami_devices.quota_scopes import ORDINARY, PodTraits
 from hami_devices.reasons import Misfit
 from hami_devices.topology import PairScores
 from hami_protocol.devices import PodRef, RegisteredDevice, VendorAssignment
@@ -61,7 +62,7 @@ class ClusterState:
         self._holds: dict[str, dict[str, str]] = {}
         self._allocatable: dict[str, dict[str, int]] = {}
         self._core_units = core_units(catalog.vendors)
-        self._used_in: dict[str, dict[str, Amount]] = {}
+        self._used_in: dict[str, dict[PodTraits, dict[str, Amount]]] = {}
         self._ranks: Ints | None = None
         self._last_names: tuple[tuple[int, int], Ints] = ((0, 0), np.empty(0, np.int64))
 
@@ -348,7 +349,7 @@ class ClusterState:
             uid: of the pod; what it holds itself, from an earlier try, counts as free.
             ranked: whether to list all nodes that fit, best first.
             reasons: whether a placement also says why the other nodes do not fit; a refusal always does.
-            allowance: what the pod's namespace may still have, without what the pod holds itself (``used_in``); None is unlimited.
+            allowance: what the pod's namespace may still have, without what the pod holds itself (``usage``); None is unlimited.
         """
         with self.without(uid):
             return filter.judge(self, request, candidates, ranked=ranked, reasons=reasons, allowance=allowance)
@@ -389,6 +390,7 @@ class ClusterState:
                 assignments=placement.assignments,
                 charges=placement.charges,
                 running_charges=placement.running_charges,
+                traits=placement.traits,
                 lapses_at=now + RESERVATION_SECONDS,
             )
         )
@@ -403,15 +405,28 @@ class ClusterState:
                 assignments=placement.assignments,
                 charges=placement.charges,
                 running_charges=placement.running_charges,
+                traits=placement.traits,
                 lapses_at=lapses_at,
             )
         )
 
-    def charge(self, pod: PodRef, node: str, assignments: Sequence[VendorAssignment], *, shrunk: bool) -> Entry:
-        """Enter a pod that is bound, from its annotations; ``shrunk`` where its init containers are over. Saying it again changes nothing."""
+    def charge(
+        self, pod: PodRef, node: str, assignments: Sequence[VendorAssignment], *, shrunk: bool, traits: PodTraits | None = None
+    ) -> Entry:
+        """Enter a pod that is bound, from its annotations. Repeating it changes nothing.
+
+        Args:
+            pod: which one.
+            node: where it is.
+            assignments: what it holds.
+            shrunk: its init containers are over.
+            traits: which quotas count it; None as before.
+        """
         before = self._ledger.get(pod.uid)
         shrunk = shrunk or (before is not None and before.node == node and before.phase is Phase.SHRUNK)
         charges, running_charges = charges_of(assignments)
+        if traits is None:
+            traits = ORDINARY if before is None else before.traits
         return self._enter(
             Entry(
                 pod=pod,
@@ -420,6 +435,7 @@ class ClusterState:
                 assignments=tuple(assignments),
                 charges=charges,
                 running_charges=running_charges,
+                traits=traits,
             )
         )
 
@@ -478,13 +494,20 @@ class ClusterState:
         """Namespaces whose pods hold anything."""
         return self._used_in.keys()
 
-    def used_in(self, namespace: str, *, without: str = "") -> Totals:
-        """What the pods of ``namespace`` hold in all, leaving out the one with the UID ``without``."""
+    def used_in(self, namespace: str) -> Totals:
+        """What the pods of ``namespace`` hold in all."""
+        used: dict[str, Amount] = {}
+        for totals in self._used_in.get(namespace, {}).values():
+            used = _added(used, totals, 1)
+        return used
+
+    def usage(self, namespace: str, *, without: str = "") -> Usage:
+        """What the pods of ``namespace`` hold, by what quotas' scopes depend on, leaving out the one with the UID ``without``."""
         used = self._used_in.get(namespace, {})
         entry = self._ledger.get(without)
         if entry is None or entry.pod.namespace != namespace:
             return used
-        return _added(used, self._totals(entry), -1)
+        return {**used, entry.traits: _added(used.get(entry.traits, {}), self._totals(entry), -1)}
 
     def _totals(self, entry: Entry) -> Totals:
         """What the entry's pod holds now, over all devices."""
@@ -493,11 +516,14 @@ class ClusterState:
 
     def _count(self, entry: Entry, sign: int) -> None:
         """Count the entry in its namespace's use, or with ``sign`` -1 take it out."""
-        used = _added(self._used_in.get(entry.pod.namespace, {}), self._totals(entry), sign)
+        by_traits = self._used_in.setdefault(entry.pod.namespace, {})
+        used = _added(by_traits.get(entry.traits, {}), self._totals(entry), sign)
         if used:
-            self._used_in[entry.pod.namespace] = used
+            by_traits[entry.traits] = used
         else:
-            self._used_in.pop(entry.pod.namespace, None)  # also where nothing was counted: what is left of an init-only pod
+            by_traits.pop(entry.traits, None)  # also where nothing was counted: what is left of an init-only pod
+        if not by_traits:
+            del self._used_in[entry.pod.namespace]
 
     def _enter(self, entry: Entry) -> Entry:
         self.release(entry.pod.uid)
@@ -526,10 +552,12 @@ class ClusterState:
             InvariantError: they differ.
         """
         self._ledger.validate()
-        used_in: dict[str, dict[str, Amount]] = {}
+        used_in: dict[tuple[str, PodTraits], dict[str, Amount]] = {}
         for entry in self._ledger:
-            used_in[entry.pod.namespace] = _added(used_in.get(entry.pod.namespace, {}), self._totals(entry), 1)
-        hold({name: used for name, used in used_in.items() if used} == self._used_in, "what namespaces use")
+            key = entry.pod.namespace, entry.traits
+            used_in[key] = _added(used_in.get(key, {}), self._totals(entry), 1)
+        counted = {(name, traits): used for name, by_traits in self._used_in.items() for traits, used in by_traits.items()}
+        hold({key: used for key, used in used_in.items() if used} == counted, "what namespaces use")
         hold({name for name in self.names[: self._next] if name} == set(self._numbers), "names of nodes")
         for name, node in self._numbers.items():
             hold(self.names[node] == name and bool(self.known[node]), f"{name}: its number")
