@@ -25,13 +25,16 @@ class LoopEndedError(RuntimeError):
     """A loop returned although nobody had asked it to."""
 
 
-async def serve(*loops: Loop, grace_seconds: float, stop: asyncio.Event | None = None) -> None:
+async def serve(
+    *loops: Loop, grace_seconds: float, stop: asyncio.Event | None = None, farewell: Callable[[], Awaitable[None]] | None = None
+) -> None:
     """Run ``loops`` until a signal, or until one fails or returns early; then stop all, cancelling the late ones.
 
     Args:
         loops: what to run.
         grace_seconds: how long the loops may take to finish once they are asked to stop.
         stop: given by whoever stops the loops itself; signals are then left alone. A second signal ends the process at once.
+        farewell: run at the first signal, before any loop is stopped; it bounds its own time, and raises nothing.
 
     Raises:
         ExceptionGroup: what the loops raised.
@@ -49,14 +52,18 @@ async def serve(*loops: Loop, grace_seconds: float, stop: asyncio.Event | None =
             stopping.set()
 
     heard: list[signal.Signals] = []
+    asked = asyncio.Event() if farewell else stopping
+
     if stop is None:
         for signum in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(signum, stopping.set)
+            asyncio.get_running_loop().add_signal_handler(signum, asked.set)
             heard.append(signum)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(run(loop), name=_name(loop)) for loop in loops]
+            leaving = group.create_task(_leave(asked, heard, stopping, farewell))
             await stopping.wait()
+            leaving.cancel()
             _forget_signals(heard)
             late: set[asyncio.Task[None]] = set()
             if tasks:
@@ -67,6 +74,16 @@ async def serve(*loops: Loop, grace_seconds: float, stop: asyncio.Event | None =
         _forget_signals(heard)
     if failures:
         raise ExceptionGroup("the service stopped because a part of it failed", failures)
+
+
+async def _leave(
+    asked: asyncio.Event, heard: list[signal.Signals], stopping: asyncio.Event, farewell: Callable[[], Awaitable[None]] | None
+) -> None:
+    await asked.wait()
+    _forget_signals(heard)
+    if farewell is not None:
+        await farewell()
+    stopping.set()
 
 
 async def until(stop: asyncio.Event, items: AsyncIterator[T]) -> AsyncIterator[T]:

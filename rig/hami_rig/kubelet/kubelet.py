@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import structlog
 
 from hami_protocol import kubernetes as k
@@ -39,6 +40,8 @@ from hami_runtime.lifecycle import sleep_until
 log = structlog.get_logger(__name__)
 
 WRITE_AGAIN_SECONDS = 0.5
+STATUS_SECONDS = 10.0
+"""How often kubelet writes the Node's status: a resource that is listed already changes there no sooner."""
 
 
 class NodeFolder:
@@ -64,7 +67,16 @@ class NodeFolder:
 class Kubelet:
     """One node's kubelet; a ``worker.Host`` for its pods."""
 
-    def __init__(self, cluster: Cluster, clock: Clock, node: NodeDescription, folder: NodeFolder, *, rng: random.Random) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        node: NodeDescription,
+        folder: NodeFolder,
+        *,
+        rng: random.Random,
+        status_seconds: float = STATUS_SECONDS,
+    ) -> None:
         self.cluster = cluster
         self.clock = clock
         self.ip = IP
@@ -81,6 +93,7 @@ class Kubelet:
         self._admission = asyncio.Lock()
         self._devices_changed = asyncio.Event()
         self._devices_changed.set()
+        self._status_seconds = status_seconds
         self._reported: dict[str, tuple[int, int]] = {}
         self._all_seen = False
         self._object = k.Node(metadata=k.ObjectMeta(name=node.name))
@@ -152,7 +165,16 @@ class Kubelet:
             finally:
                 self._ledger.admitted(uid)
             others = (each for each in self._active_pods() if each.metadata.uid != uid)
-            return admission.out_of(pod, self._object, others)
+            return admission.out_of(pod, self._with_what_is_held(), others)
+
+    def _with_what_is_held(self) -> k.Node:
+        """The node's object with at least as many devices allocatable as are held: kubelet trusts its own record more than the status."""
+        status = self._object.status
+        allocatable = dict(status.allocatable or {})
+        for resource in self._ledger.resources.keys() & allocatable.keys():
+            held = sum(len(each.ids) for each in self._ledger.held if each.resource == resource)
+            allocatable[resource] = str(max(held, _count(resource, allocatable[resource])))
+        return msgspec.structs.replace(self._object, status=msgspec.structs.replace(status, allocatable=allocatable))
 
     async def start_container(self, pod: SchedulingPod, life: ContainerLife) -> containers.RunningContainer:
         """Tell the plugins, put together what the container is given, write that down, and start it."""
@@ -238,6 +260,8 @@ class Kubelet:
                     await self._create_node()
                     exists = True
                     self.ready.set()
+                if await self._until_due(stop):
+                    return
                 await self._report_once()
             except ClusterError as exc:
                 log.warning("node not written", node=self.name, reason=str(exc))
@@ -247,6 +271,12 @@ class Kubelet:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in waits:
                 each.cancel()
+
+    async def _until_due(self, stop: asyncio.Event) -> bool:
+        """Wait as long as kubelet does with a change: no time for a resource that is new, else until the next period; whether to stop."""
+        if any(name not in self._reported for name in self._ledger.resources):
+            return False
+        return await sleep_until(stop, self._status_seconds - self.clock.monotonic() % self._status_seconds)
 
     async def _create_node(self) -> None:
         body = node_body(self._node, self.clock.utc())

@@ -1,7 +1,8 @@
 """Device plugins over gRPC: kubelet's registration socket, and its calls to the plugins that have registered there.
 
-Keeps ``devices.DeviceLedger`` up to date from the plugins' streams; decides nothing. A plugin that registers on another socket replaces the one
-before; a stream that ends makes its devices unhealthy, and after five minutes without the plugin the resource is dropped.
+Keeps ``devices.DeviceLedger`` up to date from the plugins' streams; decides nothing. As with kubelet 1.37, several plugins may serve one resource,
+each on a socket of its own: calls go to the one that registered last, and each list of devices replaces the one before, whoever sent it. When a
+stream ends another plugin takes the calls over; when the last one ends all devices are unhealthy, and after five minutes the resource is dropped.
 
 A socket that is connected is refused, and as with kubelet 1.37 nobody notices its end any more: it is refused until kubelet starts again.
 """
@@ -51,7 +52,8 @@ class DevicePlugins(rpc.RegistrationServicer):
         self._folder = folder
         self._ledger = ledger
         self._on_change = on_change
-        self._plugins: dict[str, _Plugin] = {}
+        self._plugins: dict[str, dict[str, _Plugin]] = {}
+        """By resource and socket; the last one is called."""
         self._lost: dict[str, asyncio.TimerHandle] = {}
         self._server: grpc.aio.Server | None = None
 
@@ -90,8 +92,8 @@ class DevicePlugins(rpc.RegistrationServicer):
             )
         if not _RESOURCE_NAME.fullmatch(request.resource_name):
             await context.abort(grpc.StatusCode.UNKNOWN, f"the ResourceName {request.resource_name!r} is invalid")
-        connected = self._plugins.get(request.resource_name)
-        if connected is not None and connected.endpoint == request.endpoint:
+        connected = self._plugins.get(request.resource_name, {}).get(request.endpoint)
+        if connected is not None:
             connected.unnoticed = True
             await context.abort(grpc.StatusCode.UNKNOWN, f"device plugin already connected: {self._folder / request.endpoint}")
         channel = grpc.aio.insecure_channel(f"unix:{self._folder / request.endpoint}", options=_CHANNEL_OPTIONS)
@@ -102,18 +104,16 @@ class DevicePlugins(rpc.RegistrationServicer):
         except (TimeoutError, grpc.aio.AioRpcError) as exc:
             await channel.close()
             await context.abort(grpc.StatusCode.UNKNOWN, f"the plugin at {request.endpoint} does not answer: {exc}")
-        await self._let_go(request.resource_name)
         if timer := self._lost.pop(request.resource_name, None):
             timer.cancel()
         plugin = _Plugin(request.endpoint, channel, options)
-        self._plugins[request.resource_name] = plugin
+        self._plugins.setdefault(request.resource_name, {})[request.endpoint] = plugin
         plugin.stream = asyncio.create_task(self._follow(request.resource_name, plugin))
         return pb.Empty()
 
     def needs_pre_start(self, resource: str) -> bool:
         """Whether the plugin wants to be called before each container start."""
-        plugin = self._plugins.get(resource)
-        return plugin is not None and plugin.options.pre_start_required
+        return resource in self._plugins and self._plugin(resource).options.pre_start_required
 
     async def preferred(self, resource: str, *, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """The ids that the plugin would rather see allocated; none where it has no opinion.
@@ -167,10 +167,10 @@ class DevicePlugins(rpc.RegistrationServicer):
             raise AllocationRefused("device plugin PreStartContainer rpc failed with err: context deadline exceeded") from exc
 
     def _plugin(self, resource: str) -> _Plugin:
-        plugin = self._plugins.get(resource)
-        if plugin is None:
+        plugins = self._plugins.get(resource)
+        if not plugins:
             raise AllocationRefused(f"endpoint not found in cache for a registered resource: {resource}")
-        return plugin
+        return next(reversed(plugins.values()))
 
     async def _follow(self, resource: str, plugin: _Plugin) -> None:
         try:
@@ -180,12 +180,17 @@ class DevicePlugins(rpc.RegistrationServicer):
                 self._on_change()
         except grpc.aio.AioRpcError as exc:
             log.info("device plugin is gone", resource=resource, reason=_error(exc))
-        if self._plugins.get(resource) is plugin and not plugin.unnoticed:
+        if self._plugins.get(resource, {}).get(plugin.endpoint) is plugin and not plugin.unnoticed:
+            self._ended(resource, plugin)
+        await plugin.channel.close()
+
+    def _ended(self, resource: str, plugin: _Plugin) -> None:
+        del self._plugins[resource][plugin.endpoint]
+        if not self._plugins[resource]:
             del self._plugins[resource]
             self._ledger.disconnect(resource)
             self._lost[resource] = asyncio.get_running_loop().call_later(LOST_AFTER_SECONDS, self._forget, resource)
             self._on_change()
-        await plugin.channel.close()
 
     def _forget(self, resource: str) -> None:
         self._lost.pop(resource, None)
@@ -193,12 +198,11 @@ class DevicePlugins(rpc.RegistrationServicer):
         self._on_change()
 
     async def _let_go(self, resource: str) -> None:
-        plugin = self._plugins.pop(resource, None)
-        if plugin is None or plugin.stream is None:
-            return
-        plugin.stream.cancel()
-        await asyncio.wait([plugin.stream])
-        await plugin.channel.close()
+        for plugin in self._plugins.pop(resource, {}).values():
+            if plugin.stream is not None:
+                plugin.stream.cancel()
+                await asyncio.wait([plugin.stream])
+            await plugin.channel.close()
 
 
 def _error(exc: grpc.aio.AioRpcError) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import structlog
@@ -38,6 +38,7 @@ from hami_node_agent.outcomes import patience_seconds
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.registration import Registration
 from hami_node_agent.resize import Resizer
+from hami_node_agent.serving import Serving, unadmitted
 from hami_node_agent.sharing import Sharing
 from hami_node_agent.starting import Starting
 from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat, VendorAssignment
@@ -55,6 +56,13 @@ from hami_runtime.telemetry import OFF, Attributes, Telemetry
 
 log = structlog.get_logger()
 OUTBOX_CAPACITY = 10_000
+LEAVE_SECONDS = 10.0
+"""The longest that pods that were bound before are waited for, when the agent is to stop."""
+SETTLE_SECONDS = 0.5
+"""How long a Binding that was sent before the scheduler had the word may take to be seen here."""
+HAND_OVER_SECONDS = 9.0
+"""Longer than a call waits for its pod and its grant."""
+LOOK_SECONDS = 0.1
 SYNC_SECONDS = 10.0
 """How long to wait for the API server before devices are reported all the same."""
 
@@ -139,6 +147,10 @@ class NodeAgent:
         self.recorder = EventRecorder(cluster, clock, "hami-node-agent", telemetry=telemetry)
         self._clock = clock
         self._shim = shim
+        self.acting = asyncio.Event()
+        """While it is not set, another agent acts on this node, and kubelet's calls wait."""
+        self.acting.set()
+        self._calls_under_way = 0
         self._telemetry = telemetry
         self._instances = MigInstances(mig, pods=self.pods, journal=self.journal, isolation=Isolation("mig instances", clock, telemetry))
         granting = Granting(
@@ -214,6 +226,8 @@ class NodeAgent:
             outbox=self.outbox,
             isolation=Isolation("resize", clock, telemetry),
         )
+        self._kubelet = kubelet
+        self.serving = Serving(self.not_ready)
         self.registration = Registration(
             bus=bus,
             clock=clock,
@@ -225,6 +239,7 @@ class NodeAgent:
             mode=options.mode,
             register_format=options.register_format,
             shim_version=lambda: shim().version,
+            serving=self.serving,
             boot=new_name(),
             isolation=Isolation("registration", clock, telemetry),
         )
@@ -247,6 +262,7 @@ class NodeAgent:
             self.devices.recover,
             self.flag_running_pods,
             self.report_devices,
+            self.registration.answer,
             self._cleanup.run,
             *((self.resizer.run,) if self.vendor.shim else ()),
             *((self.monitor.run,) if self.vendor.shim and self.options.monitor else ()),
@@ -273,12 +289,31 @@ class NodeAgent:
     def _misses_shim(self) -> bool:
         return self.options.shim_required and self.vendor.shim and not self._shim().host_path
 
+    def stand_by(self) -> None:
+        """Let kubelet's calls wait: another agent acts, or may."""
+        self.acting.clear()
+
+    def take_over(self) -> None:
+        """Act from now on, and know what the agent before has done. Call it before the loops run."""
+        self.journal.reload()
+        self.devices.recall()
+        self.acting.set()
+
+    async def hand_over(self) -> None:
+        """Take no further calls, and return when those under way are answered, or have taken too long."""
+        self.acting.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HAND_OVER_SECONDS):
+                while self._calls_under_way:  # noqa: ASYNC110 - a number
+                    await asyncio.sleep(LOOK_SECONDS)
+
     async def allocate(self, device_ids: Sequence[str]) -> Answer:
         """Kubelet's Allocate for one container.
 
         Raises:
             Refused: with the reason.
         """
+        await self.acting.wait()
         with self._measured("allocate"):
             return await self._mode.allocate(device_ids)
 
@@ -288,11 +323,13 @@ class NodeAgent:
         Raises:
             Refused: the container must not start, with the reason.
         """
+        await self.acting.wait()
         with self._measured("pre_start"):
             await self._starting.pre_start(device_ids)
 
     async def preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> tuple[str, ...]:
         """Kubelet's GetPreferredAllocation; empty for no preference."""
+        await self.acting.wait()
         return await self._mode.preferred(available, required, size)
 
     async def sweep(self) -> None:
@@ -310,6 +347,16 @@ class NodeAgent:
                 await self.pods.wait_synced()
         except TimeoutError:
             log.warning("devices are reported without having seen the node's object")
+
+    async def leave(self) -> None:
+        """Say on the bus that no more pods are served, then serve on until kubelet has admitted those that are bound. Bounded in time."""
+        self.serving.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self.registration.announce()
+                await asyncio.sleep(SETTLE_SECONDS)
+                while unadmitted(self.pods, self.vendor, self.options.node, self._kubelet.checkpoint()):  # noqa: ASYNC110 - a file
+                    await asyncio.sleep(LOOK_SECONDS)
 
     async def flag_running_pods(self, stop: asyncio.Event) -> None:
         """Tell the pods of a card that goes out (case D4)."""
@@ -350,6 +397,7 @@ class NodeAgent:
     def _measured(self, call: str) -> Iterator[None]:
         started = self._clock.monotonic()
         outcome = "failed"
+        self._calls_under_way += 1
         try:
             if self._misses_shim():
                 raise Refused(Refusal(kind=RefusalKind.NOT_READY, reason=self.not_ready() or ""))
@@ -360,5 +408,6 @@ class NodeAgent:
             outcome = str(refused.refusal.kind)
             raise
         finally:
+            self._calls_under_way -= 1
             self._allocations.add(1, {"call": call, "outcome": outcome})
             self._seconds.record(self._clock.monotonic() - started, {"call": call})

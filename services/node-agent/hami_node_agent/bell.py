@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -43,12 +43,7 @@ class Bell:
 
     async def pause(self, stop: asyncio.Event, seconds: float) -> None:
         """Return at the next ring after this call, after ``seconds``, or when ``stop`` is set."""
-        waiting = [asyncio.ensure_future(self._rung.wait()), asyncio.ensure_future(stop.wait())]
-        try:
-            await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for future in waiting:
-                future.cancel()
+        await pause(stop, seconds, (self,))
 
     async def until(self, look: Callable[[], T | None], *, seconds: float) -> T | None:
         """What ``look`` finds, now or after a ring; None where it has found nothing after ``seconds``."""
@@ -59,3 +54,18 @@ class Bell:
         except TimeoutError:
             return look()
         return found
+
+
+async def pause(stop: asyncio.Event, seconds: float, bells: Sequence[Bell]) -> None:
+    """Return at the next ring of any of ``bells`` after this call, after ``seconds``, or when ``stop`` is set."""
+    waiting = [asyncio.ensure_future(bell.wait()) for bell in bells]
+    waiting.append(asyncio.ensure_future(_set(stop)))
+    try:
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()

@@ -60,14 +60,18 @@ class _Content(Struct, kw_only=True):
 
 
 class Journal:
-    """The file, read once, written at every change."""
+    """The file, read when this agent begins to act, written at every change."""
 
     def __init__(self, files: HostFiles, path: str) -> None:
         self._files = files
         self._path = path
         self.damage = ""
         """Why the file on disk could not be read; empty where it could, or where there was none."""
-        content = files.read(path)
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the file, which another agent may have written since."""
+        content = self._files.read(self._path)
         try:
             self._content = msgspec.json.decode(content, type=_Content) if content else _Content()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:

@@ -67,6 +67,7 @@ class KubeletConnection:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve and register until stopped."""
+        self._agent.serving.watched(self.plugin.streams)
         await run_until(stop, self._agent.devices.wait_scanned())
         while not stop.is_set():
             path = self._folder / f"{self._prefix}-{secrets.token_hex(3)}.sock"

@@ -26,6 +26,7 @@ from hami_node_agent.agent import AgentOptions, NodeAgent
 from hami_node_agent.bus_certificate import BusCertificate
 from hami_node_agent.cdi import DriverEdits
 from hami_node_agent.granting import GrantPolicy
+from hami_node_agent.handover import Handover
 from hami_node_agent.hardware import Hardware, HardwareError, PhysicalDevice
 from hami_node_agent.health import HealthRules
 from hami_node_agent.host_processes import ProcProcesses
@@ -37,6 +38,7 @@ from hami_node_agent.needs import HostPaths
 from hami_node_agent.nvml import NvmlHardware
 from hami_node_agent.nvml_library import NvmlLibrary
 from hami_node_agent.nvml_mig import NvmlMig
+from hami_node_agent.seat import Seat
 from hami_node_agent.settings import Settings
 from hami_node_agent.sharing import Sharing
 from hami_protocol import subjects
@@ -134,14 +136,14 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
             telemetry=telemetry,
         )
         connection = KubeletConnection(agent, clock, folder=Path(settings.plugin_folder), telemetry=telemetry)
-
-        def not_ready() -> str | None:
-            return agent.not_ready() or (None if connection.registered else "kubelet does not watch our devices")
-
-        async with HealthServer(not_ready, telemetry=telemetry, host=settings.health_host, port=settings.health_port) as health_server:
+        handover = Handover(
+            agent, connection, Seat(Path(paths.journal).parent), clock, grace_seconds=settings.grace_seconds, telemetry=telemetry
+        )
+        health_server = HealthServer(handover.not_ready, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
+        async with health_server:
             lifecycle.announce(settings.ready_file, {"health": health_server.port})
-            loops = (*agent.loops, connection.run, *([certificate.run] if certificate else []))
-            await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds)
+            loops = (handover.run, connection.run, *([certificate.run] if certificate else []))
+            await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds + 1, farewell=handover.leave)
 
 
 def _command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -44,6 +44,7 @@ class NodeDevices:
         self._clock = clock
         self._journal = journal
         self._sharing = sharing
+        self._rules = rules
         self._book = HealthBook(rules, journal.health)
         self._probe_seconds = probe_seconds
         self._inventory = Inventory(devices=())
@@ -92,6 +93,11 @@ class NodeDevices:
         if self.sharing.memory_scaling != 1:
             return {}
         return {device.uuid: device.memory_mib for device in self.registered}
+
+    def recall(self) -> None:
+        """Take which cards are out from the journal, as another agent may have left it."""
+        self._book = HealthBook(self._rules, self._journal.health)
+        self.changed.ring()
 
     async def wait_scanned(self) -> None:
         """Return once the hardware has been asked."""

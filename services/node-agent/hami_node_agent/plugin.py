@@ -49,9 +49,10 @@ class DevicePlugin(DevicePluginServicer):
     ) -> AsyncIterator[api.ListAndWatchResponse]:
         """The whole list now and at every change."""
         del request, context
-        self.streams += 1
+        self._watched(1)
         sent: tuple[AdvertisedDevice, ...] | None = None
         try:
+            await self._agent.acting.wait()
             await self._agent.devices.scanned.wait()
             async for _ in self._agent.devices.changed.each():
                 devices = self._agent.devices.advertised
@@ -59,8 +60,12 @@ class DevicePlugin(DevicePluginServicer):
                     sent = devices
                     yield api.ListAndWatchResponse(devices=[_device(device) for device in devices])
         finally:
-            self.streams -= 1
+            self._watched(-1)
             self.stream_ended.ring()
+
+    def _watched(self, more: int) -> None:
+        self.streams += more
+        self._agent.serving.watched(self.streams)
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: api.PreferredAllocationRequest, context: Context

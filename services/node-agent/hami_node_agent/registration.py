@@ -1,4 +1,6 @@
-"""Reports the node's devices on the bus: at once when they change, and every 30 s. The registry writes them to the node.
+"""Reports the node's devices on the bus, and whether pods are served: at once when either changes, and every 30 s. Answers the scheduler.
+
+The registry writes the devices to the node.
 
 The generation rises whenever what is reported changes, and is kept on disk. At start it goes above everything that anybody may have seen of
 this node: the journal, the bus, the node's annotation. Nothing is queued: while the bus is away only the newest state is worth saying.
@@ -14,10 +16,13 @@ import msgspec
 import structlog
 
 from hami_devices.vendor import Vendor
+from hami_node_agent.bell import Bell, pause
 from hami_node_agent.journal import Journal
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods
+from hami_node_agent.serving import Rejections, Serving
 from hami_protocol import keys, subjects
+from hami_protocol.agent_answer import AgentAnswer
 from hami_protocol.devices import AllocationMode, RegisterFormat
 from hami_protocol.envelope import open_message, seal
 from hami_protocol.errors import EventError
@@ -49,6 +54,7 @@ class Registration:
         mode: AllocationMode,
         register_format: RegisterFormat,
         shim_version: Callable[[], str],
+        serving: Serving,
         boot: str,
         isolation: Isolation,
     ) -> None:
@@ -63,6 +69,8 @@ class Registration:
         self._mode = mode
         self._format = register_format
         self._shim_version = shim_version
+        self._serving = serving
+        self._rejections = Rejections(pods, vendor, clock)
         self._boot = boot
         self._seen_generation = 0
         self._sent = 0
@@ -83,7 +91,25 @@ class Registration:
             register_format=self._format,
             pair_scores=scores and {a: {b: score for b, score in to.items() if b in uuids} for a, to in scores.items() if a in uuids},
             shim_version=self._shim_version(),
+            not_serving=self._serving.not_serving,
+            answers=True,
         )
+
+    async def answer(self, stop: asyncio.Event) -> None:
+        """Answer the scheduler whether pods are served, until stopped."""
+
+        async def answer(_question: bytes) -> bytes:
+            return msgspec.json.encode(AgentAnswer(not_serving=self._serving.not_serving))
+
+        async with self._bus.answer(subjects.ask_agent(self._node, self._vendor.device_type), answer):
+            await stop.wait()
+
+    async def announce(self) -> None:
+        """Publish what is true now, once, where there is a bus."""
+        try:
+            await self._publish()
+        except BusError as exc:
+            log.warning("report not published", reason=str(exc))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Report until stopped."""
@@ -91,19 +117,33 @@ class Registration:
         with self._isolation.item("last report"):
             self._seen_generation = await self._newest_seen()
         first = True
+        bells = (self._devices.changed, self._serving.changed, self._rejections.changed)
         while not stop.is_set():
-            rings = self._devices.changed.rings
+            rings = [bell.rings for bell in bells[:2]]
             with self._isolation.item("report"):
                 self._next_generation(first=first)
                 first = False
                 await self._publish_for_sure(stop)
             if (pause_seconds := self._isolation.pause_seconds("report")) > 0:
                 await sleep_until(stop, min(pause_seconds, PERIOD_SECONDS))
-            elif rings == self._devices.changed.rings:
-                await self._devices.changed.pause(stop, PERIOD_SECONDS)
+            elif rings == [bell.rings for bell in bells[:2]]:
+                await self._until_due(stop, bells)
+
+    async def _until_due(self, stop: asyncio.Event, bells: tuple[Bell, ...]) -> None:
+        """Return when the next report is due."""
+        period_ends = self._clock.monotonic() + PERIOD_SECONDS
+        while not stop.is_set():
+            due = min(period_ends, self._rejections.due_at or period_ends)
+            seconds = due - self._clock.monotonic()
+            if seconds <= 0:
+                return
+            seen = [bell.rings for bell in bells[:2]]
+            await pause(stop, seconds, bells)
+            if seen != [bell.rings for bell in bells[:2]]:
+                return
 
     def _next_generation(self, *, first: bool) -> None:
-        content = hashlib.sha256(msgspec.json.encode(self.report(0))).hexdigest()
+        content = hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(self.report(0), not_serving=""))).hexdigest()
         generation = self._journal.generation
         if first:
             generation = max(generation, self._seen_generation) + 1
@@ -133,21 +173,29 @@ class Registration:
         attempt = 0
         while not stop.is_set():
             self._next_generation(first=False)
-            event = self.report(self._journal.generation)
-            self._sent += 1
-            message = seal(
-                event,
-                event_id=f"{self._node}/{self._vendor.device_type}/{self._boot}/{self._sent}",
-                source=f"/hami/node-agent/{self._node}",
-                time=f"{self._clock.utc():%Y-%m-%dT%H:%M:%S.%fZ}",
-            )
             try:
-                await self._bus.publish(message)
+                await self._publish()
             except BusError as exc:  # a refusal too: at first start the stream may not be made yet
                 if not attempt:
                     log.warning("report not published, trying until it is", reason=str(exc))
                 await sleep_until(stop, RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
                 attempt += 1
                 continue
-            self.reported_at = self._clock.monotonic()
             return
+
+    async def _publish(self) -> None:
+        """Publish what is true now.
+
+        Raises:
+            BusError: the bus did not take it.
+        """
+        self._sent += 1
+        message = seal(
+            self.report(self._journal.generation),
+            event_id=f"{self._node}/{self._vendor.device_type}/{self._boot}/{self._sent}",
+            source=f"/hami/node-agent/{self._node}",
+            time=f"{self._clock.utc():%Y-%m-%dT%H:%M:%S.%fZ}",
+        )
+        self._rejections.reported()
+        await self._bus.publish(message)
+        self.reported_at = self._clock.monotonic()

@@ -16,7 +16,9 @@ from hami_protocol.agent_answer import decode
 from hami_protocol.errors import ProtocolError
 from hami_runtime.bus.port import Bus, BusError, NoReply
 from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import sleep_until
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_scheduler.presence import Change, Key, Presence
 
 log = structlog.get_logger()
@@ -32,11 +34,14 @@ _AT_ONCE = 64
 class Agents:
     """The agents of all nodes, as they answer."""
 
-    def __init__(self, bus: Bus, clock: Clock, presence: Presence, *, changed: Callable[[Change], None]) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, presence: Presence, *, changed: Callable[[Change], None], telemetry: Telemetry = OFF
+    ) -> None:
         self._bus = bus
         self._clock = clock
         self._presence = presence
         self._changed = changed
+        self._isolation = Isolation("agents", clock, telemetry)
         self._asked: dict[Key, asyncio.Task[None]] = {}
         """Questions under way: binds to one node share them."""
         self._connection: tuple[float | None, float] = (None, 0.0)
@@ -60,9 +65,13 @@ class Agents:
     async def _ask(self, key: Key) -> None:
         task = self._asked.get(key)
         if task is None:
-            task = self._asked[key] = asyncio.create_task(self._question(key))
+            task = self._asked[key] = asyncio.create_task(self._look_at(key))
             task.add_done_callback(lambda _: self._asked.pop(key, None))
         await asyncio.shield(task)
+
+    async def _look_at(self, key: Key) -> None:
+        with self._isolation.item(f"agent {key.device_type} of node {key.node}"):
+            await self._question(key)
 
     async def _question(self, key: Key) -> None:
         since = self._bus.connected_since

@@ -151,7 +151,7 @@ class Scheduler:
         self.picture.locks = self.locks
         self.nodes.subscribe(self.picture.node_changed)
         self.pods.subscribe(self.picture.pod_changed)
-        self._agents = Agents(bus, clock, self.picture.presence, changed=self.picture.agent_changed)
+        self._agents = Agents(bus, clock, self.picture.presence, changed=self.picture.agent_changed, telemetry=telemetry)
         telemetry.gauge("hami_scheduler_held_nodes", "nodes whose agent does not serve new pods", lambda: self.picture.presence.held_count)
         self._binder = Binder(
             self.picture,

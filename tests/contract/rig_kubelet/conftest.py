@@ -218,7 +218,7 @@ class FakeWorld(World):
     def __init__(self, folder: Path, cluster: MemoryCluster | None = None) -> None:
         self.clock = SystemClock()
         super().__init__(cluster or MemoryCluster(ObjectStore(now=self.clock.utc, rng=random.Random(1))), NodeFolder(folder / NODE))
-        self.kubelet = Kubelet(self.cluster, self.clock, NodeDescription(name=NODE), self.folder, rng=random.Random(2))
+        self.kubelet = Kubelet(self.cluster, self.clock, NodeDescription(name=NODE), self.folder, rng=random.Random(2), status_seconds=0.05)
         self.fleet = Fleet(self.cluster, self.clock, [self.kubelet])
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from hami_node_agent.api import podresources_pb2 as resources_pb
 from hami_node_agent.api import podresources_pb2_grpc as resources_rpc
 from hami_runtime.kube.cluster import PODS
 
-from .conftest import IDS, World, in_phase, is_ready
+from .conftest import IDS, Plugin, World, in_phase, is_ready
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,6 +51,31 @@ async def test_a_socket_that_is_connected_is_refused_and_the_next_one_is_taken(k
         kubelet.plugin.devices[IDS[0]] = "Unhealthy"
         kubelet.plugin.changed.set()
         await kubelet.node_has("7")
+
+
+async def test_of_two_plugins_side_by_side_the_newer_one_is_called_and_either_may_end_alone(kubelet: World) -> None:
+    if kubelet.minor < 37:
+        pytest.skip("kubelet knows one plugin per resource; from 1.37 on it knows several")
+    async with kubelet.running():
+        newer = Plugin(kubelet.folder.device_plugins)
+        await newer.start()
+        await newer.register()
+        try:
+            await kubelet.bind("p")
+            await kubelet.until("p", is_ready)
+            assert [name for name, _ in kubelet.plugin.calls] == []
+            assert [name for name, _ in newer.calls] == ["prefer", "allocate", "start"]
+            await kubelet.plugin.stop()
+            await kubelet.bind("q")
+            await kubelet.until("q", is_ready)
+            await kubelet.plugin.start()
+            await kubelet.plugin.register()
+        finally:
+            await newer.stop()
+        await kubelet.bind("r")
+        await kubelet.until("r", is_ready)
+        await kubelet.plugin.stop()
+        await kubelet.node_has("0")
 
 
 async def test_a_plugin_may_come_to_offer_less_than_is_held(kubelet: World) -> None:

@@ -60,6 +60,42 @@ def test_a_loop_that_returns_early_is_a_fault() -> None:
     assert caught.group_contains(lifecycle.LoopEndedError, match="early returned before")
 
 
+def test_at_a_signal_the_farewell_comes_first_and_the_loops_stop_behind_it() -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async def work(stop: asyncio.Event) -> None:
+            await stop.wait()
+            said.append("stopped")
+
+        async def farewell() -> None:
+            await asyncio.sleep(0.05)
+            said.append("farewell")
+
+        asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+        await lifecycle.serve(work, grace_seconds=2, farewell=farewell)
+
+    asyncio.run(main())
+    assert said == ["farewell", "stopped"]
+
+
+def test_a_loop_that_fails_during_the_farewell_ends_it() -> None:
+    async def main() -> None:
+        async def breaks(_stop: asyncio.Event) -> None:
+            await asyncio.sleep(0.05)
+            raise ValueError("broken")
+
+        async def farewell() -> None:
+            await asyncio.sleep(1000)
+
+        asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+        await lifecycle.serve(breaks, grace_seconds=2, farewell=farewell)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(main())
+    assert caught.group_contains(ValueError, match="broken")
+
+
 def test_who_is_late_is_cancelled() -> None:
     async def main() -> float:
         stop = asyncio.Event()
