@@ -16,6 +16,7 @@ from msgspec import Struct
 from hami_protocol import keys
 from hami_protocol.events import PodRefused
 from hami_protocol.kubernetes import Condition, ContainerStatus, Pod
+from hami_protocol.pods import containers_in_order
 
 MOST_TEXT: Final = 1000
 _OUT_OF_MEMORY_EXIT: Final = 137
@@ -121,7 +122,18 @@ def _texts(evidence: Evidence) -> Iterator[_Text]:
         yield _Text(object=name, source="status", text=": ".join(filter(None, (pod.status.reason, pod.status.message))))
     for status in (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())):
         yield from _container(name, status)
+    if evidence.holds_devices:
+        yield from _unconfined(pod, name)
     yield from _own_events(evidence, pod, name)
+
+
+def _unconfined(pod: Pod, name: str) -> Iterator[_Text]:
+    """Containers that name the seccomp profile ``Unconfined``, or whose pod does."""
+    of_pod = pod.spec.security_context
+    for container, _, path in containers_in_order(pod):
+        named = (container.security_context and container.security_context.seccomp_profile) or (of_pod and of_pod.seccomp_profile)
+        if named and named.type == "Unconfined":
+            yield _Text(object=f"{name}/{container.name}", source=f"{path}.securityContext", text="seccompProfile: Unconfined")
 
 
 def _scheduling(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
@@ -447,6 +459,20 @@ _DEVICES: Final[tuple[Sign, ...]] = (
         "hami trace {pod} -n {namespace}",
     ),
 )
+_LIMITS: Final[tuple[Sign, ...]] = (
+    _sign(
+        r"^ShareUnenforced",
+        "a container is not held to its share",
+        "recreate the pod; where it happens again, forbid what its image does to get round the preloaded library, or give it a whole card",
+        _DESCRIBE,
+    ),
+    _sign(
+        r"^seccompProfile: Unconfined",
+        "a container with a share runs without a seccomp profile, and can mount something else over its grant",
+        "set seccompProfile.type to RuntimeDefault, or leave it out: the webhook sets it",
+        "kubectl get pod {pod} -n {namespace} -o yaml",
+    ),
+)
 _RUNNING: Final[tuple[Sign, ...]] = (
     _sign(
         r"OOMKilled|exit code 137\b",
@@ -491,5 +517,5 @@ _RUNNING: Final[tuple[Sign, ...]] = (
 )
 
 
-_TABLES: Final = (_SCHEDULING, _NOT_SCHEDULED, _IMAGES, _ADMISSION, _DEVICES, _RUNNING)
+_TABLES: Final = (_SCHEDULING, _NOT_SCHEDULED, _IMAGES, _ADMISSION, _DEVICES, _LIMITS, _RUNNING)
 """What is particular before what is general."""

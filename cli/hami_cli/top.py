@@ -132,7 +132,7 @@ def _pods(snapshot: Snapshot, namespace: str) -> str:
             held.cores or "-",
             _or_dash(held.used_memory_mib),
             _or_dash(held.used_sm_percent),
-            held.bind_phase,
+            "unenforced" if held.enforced is False else held.bind_phase,
         )
         for held in snapshot.held
         if not namespace or held.namespace == namespace

@@ -64,10 +64,8 @@ def unplaceable(card_mib: int, cards: int) -> list[Trouble]:
 
 
 def by_the_back_door(name: str, node: str) -> Manifest:
-    """A pod that goes to a node past webhook and scheduler, and wants a card there."""
-    body = a_share(name, nodeName=node, hostNetwork=True)
-    body["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
-    return body
+    """A pod of another scheduler that goes to a node past ours, and wants a card there."""
+    return a_share(name, nodeName=node, hostNetwork=True, schedulerName="another")
 
 
 def a_controller(name: str, pod: Manifest) -> Manifest:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hami_node_agent.mig_hardware import FakeMig
+from hami_node_agent.needs import HostPaths
 from hami_node_agent.sharing import Sharing
 from hami_protocol import subjects
 from hami_protocol.devices import AllocationMode, PodRef
@@ -184,3 +185,19 @@ def test_no_loop_of_the_agent_is_forgotten_here() -> None:
         assert {loop.__qualname__ for loop in world.agent.loops} == set(LOOPS)  # type: ignore[attr-defined]
 
     play(scenario, started=False)
+
+
+def test_a_container_whose_grant_cannot_be_read_is_unenforced_and_reported_once() -> None:
+    async def scenario(world: World) -> None:
+        pod = await served(world, "p")
+        path = world.options.get("paths", HostPaths()).grant(f"{pod.metadata.uid}_main")
+        world.files.contents[path] = b"\0" * 5
+        await asyncio.sleep(30)
+        event = open_message(world.bus.kept(subjects.USAGE)[-1])
+        assert isinstance(event, NodeUsage)
+        assert [(each.pod.name, each.enforced) for each in event.containers] == [("p", False)]
+        told = [message for name, reason, message in await world.complaints() if (name, reason) == ("p", "ShareUnenforced")]
+        assert len(told) == 1
+        assert "its grant cannot be read" in told[0]
+
+    play(scenario)

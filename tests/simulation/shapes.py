@@ -190,7 +190,6 @@ def _forged(chance: random.Random, name: str) -> PodShape:
 def _around_admission(chance: random.Random, name: str) -> PodShape:
     """What a webhook that was switched off would have refused."""
     body = _body(name, [_container("main", {GPU: "1", PERCENT: chance.choice(["101", "-5", "NaN"])})], {}, schedulerName=SCHEDULER)
-    body["metadata"]["labels"] = {keys.WEBHOOK: keys.WEBHOOK_IGNORE}
     return PodShape(body=body, hopeless=True)
 
 

@@ -6,14 +6,19 @@ Applying the result and asking again gives nothing more to do, so that a second 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
+from hami_devices.model import PodRequest
 from hami_devices.requests import asked_vendors, quantity, read_container
 from hami_devices.vendor import Asking, Vendor
 from hami_protocol import quantities
 from hami_protocol.kubernetes import Container, Pod
 from hami_protocol.pods import containers_in_order
+
+_WHOLE_CORES: Final = 100
 
 
 class SetLimit(Struct, frozen=True, kw_only=True):
@@ -46,7 +51,59 @@ class SetAnnotation(Struct, frozen=True, kw_only=True):
     value: str
 
 
-Mutation = SetLimit | AddEnv | SetRuntimeClass | SetAnnotation
+class SetSeccomp(Struct, frozen=True, kw_only=True):
+    """Set ``securityContext.seccompProfile`` of the container at ``path`` to ``RuntimeDefault``."""
+
+    path: str
+
+
+Mutation = SetLimit | AddEnv | SetRuntimeClass | SetAnnotation | SetSeccomp
+
+
+class PrivilegedPolicy(StrEnum):
+    """Which privileged containers are refused. A privileged container sees every card of its node, whatever it was given."""
+
+    CONTAINER = "container"
+    """One that asks for a share itself."""
+    POD = "pod"
+    """Any container of a pod that asks for a share."""
+    ALLOW = "allow"
+    """None."""
+
+
+def refused_privileged(pod: Pod, asked: PodRequest, policy: PrivilegedPolicy) -> str | None:
+    """The name of the first privileged container that ``policy`` refuses; None where it refuses none."""
+    if policy is PrivilegedPolicy.ALLOW or not asked.asks:
+        return None
+    whole_pod = policy is PrivilegedPolicy.POD
+    for (container, _, _), request in zip(containers_in_order(pod), asked.containers, strict=True):
+        if _privileged(container) and (whole_pod or request.requests):
+            return container.name
+    added = pod.spec.ephemeral_containers or ()
+    return next((container.name for container in added if whole_pod and _privileged(container)), None)
+
+
+def _privileged(container: Container) -> bool:
+    return bool(container.security_context and container.security_context.privileged)
+
+
+def confined(pod: Pod, asked: PodRequest) -> Iterator[SetSeccomp]:
+    """The seccomp profile of each container with a share that has none: without one, a user namespace lets it mount over its grant.
+
+    Containers with whole cards keep what they have: nothing limits them that they could get round.
+    """
+    of_pod = pod.spec.security_context
+    if of_pod is not None and of_pod.seccomp_profile is not None:
+        return
+    for (container, _, path), request in zip(containers_in_order(pod), asked.containers, strict=True):
+        own = container.security_context
+        if any(not each.whole or each.cores < _WHOLE_CORES for each in request.requests) and not (own and own.seccomp_profile):
+            yield SetSeccomp(path=path)
+
+
+def idle_environment(container: Container, path: str, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:
+    """What keeps a container that asks for nothing from being given every device, where vendors are configured so."""
+    return tuple(change for vendor in vendors for change in _env(container, path, vendor.idle_env))
 
 
 def mutations(pod: Pod, vendors: Sequence[Vendor]) -> tuple[Mutation, ...]:

@@ -72,6 +72,8 @@ class NvidiaConfig(Struct, frozen=True, kw_only=True):
     cores_resource: str = field(name="resourceCoreName", default="nvidia.com/gpucores")
     priority_resource: str = field(name="resourcePriorityName", default="nvidia.com/priority")
     overwrite_env: bool = field(name="overwriteEnv", default=False)
+    allow_disable_control: bool = field(name="allowDisableControl", default=False)
+    """A container may switch its limits off with ``CUDA_DISABLE_CONTROL``, and is then booked whole cards."""
     default_memory_mib: Whole = field(name="defaultMemory", default=0)
     default_cores: Percent = field(name="defaultCores", default=0)
     default_count: Whole = field(name="defaultGPUNum", default=1)

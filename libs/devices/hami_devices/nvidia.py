@@ -44,5 +44,6 @@ def vendor(config: NvidiaConfig) -> Vendor:
         priority_env="CUDA_TASK_PRIORITY",
         device_env=() if config.core_policy in ("", "default") else (("GPU_CORE_UTILIZATION_POLICY", config.core_policy),),
         visible_env="NVIDIA_VISIBLE_DEVICES",
+        disable_env="CUDA_DISABLE_CONTROL" if config.allow_disable_control else "",
         idle_env=(("NVIDIA_VISIBLE_DEVICES", "none"),) if config.overwrite_env else (),
     )

@@ -22,7 +22,7 @@ class Writer(StrEnum):
 
 
 ADOPTED_SCHEDULERS: Final = frozenset({"volcano"})
-"""Those that bind by themselves, unless set otherwise: the registry writes the whole assignment onto their pods, once, where they are bound."""
+"""Those that may be adopted, where HAMI_ADOPTED_SCHEDULERS names them: the registry writes the assignment onto their bound pods, once."""
 
 SYSTEM_POD_LABELS: Final = frozenset({keys.ASSIGNED_NODE})
 """Labels of pods that only the scheduler writes, with the Binding."""

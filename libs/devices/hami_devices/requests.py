@@ -8,6 +8,7 @@ their compute unless it says otherwise: the reader gives the defaults that admis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
@@ -24,6 +25,9 @@ NODE_POLICIES: Final = ("binpack", "spread")
 T = TypeVar("T")
 NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 _WEIGHT_NAMES: Final = ("slot", "core", "memory")
+MOST_CONTAINERS: Final = 128
+"""Init containers included, in a pod that asks for devices: each is decided on, recorded and served by itself."""
+_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
 class RequestError(ProtocolError):
@@ -101,7 +105,16 @@ def read_container(
 
 def _read(vendor: Vendor, container: Container, path: str, annotations: Mapping[str, str]) -> DeviceRequest | None:
     asking = Asking(vendor=vendor, container=container, path=path, annotations=annotations)
-    return vendor.read(asking) if vendor.read is not None else read_plainly(asking)
+    request = vendor.read(asking) if vendor.read is not None else read_plainly(asking)
+    if request is not None and vendor.disable_env and switched_off(container, vendor.disable_env):
+        return replace(request, memory_mib=0, memory_percent=100, cores=100)  # nothing holds it: nobody else is placed beside it
+    return request
+
+
+def switched_off(container: Container, variable: str) -> bool:
+    """Whether the container's own environment sets ``variable`` to a value that Go's ``strconv.ParseBool`` reads as true."""
+    values = [each.value for each in container.env or () if each.name == variable]
+    return bool(values) and values[-1] in _TRUE
 
 
 def asked_vendors(vendors: Sequence[Vendor], container: Container) -> list[Vendor]:
@@ -207,6 +220,7 @@ def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_po
     Raises:
         RequestError: something in it cannot be read.
     """
+    _refuse_too_many_containers(pod, vendors)
     containers: list[ContainerRequest] = []
     asked: set[str] = set()
     annotations = pod.metadata.annotations
@@ -231,6 +245,12 @@ def read_pod(pod: Pod, vendors: Sequence[Vendor], *, node_policy: str, device_po
         priority=pod.spec.priority or 0,
         traits=traits_of(pod),
     )
+
+
+def _refuse_too_many_containers(pod: Pod, vendors: Sequence[Vendor]) -> None:
+    count = len(pod.spec.containers) + len(pod.spec.init_containers or ())
+    if count > MOST_CONTAINERS and any(asked_vendors(vendors, container) for container, _, _ in containers_in_order(pod)):
+        raise RequestError("spec.containers", f"{count} containers; accepted: at most {MOST_CONTAINERS} in a pod that asks for devices")
 
 
 def _text(annotations: Mapping[str, str], key: str) -> str:

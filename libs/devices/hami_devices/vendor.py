@@ -165,6 +165,8 @@ class Vendor:
     """What the webhook adds to each container that asks for devices."""
     visible_env: str = ""
     """The environment variable by which an image, or its plugin, opens devices."""
+    disable_env: str = ""
+    """Environment variable by which a container switches its limits off, and is booked whole devices; empty: none is honoured."""
     idle_env: tuple[tuple[str, str], ...] = ()
     """What the webhook adds to each container that asks for none, so that an image's own environment does not open a device."""
 

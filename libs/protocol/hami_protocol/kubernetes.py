@@ -52,10 +52,23 @@ class EnvVar(_Object, frozen=True, kw_only=True):
     value_from: dict[str, Any] | None = None
 
 
+class SeccompProfile(_Object, frozen=True, kw_only=True):
+    """seccompProfile of a pod or a container."""
+
+    type: str = ""
+
+
 class SecurityContext(_Object, frozen=True, kw_only=True):
     """securityContext of one container."""
 
     privileged: bool | None = None
+    seccomp_profile: SeccompProfile | None = None
+
+
+class PodSecurityContext(_Object, frozen=True, kw_only=True):
+    """securityContext of a pod, which its containers inherit."""
+
+    seccomp_profile: SeccompProfile | None = None
 
 
 class Container(_Object, frozen=True, kw_only=True):
@@ -120,6 +133,8 @@ class PodSpec(_Object, frozen=True, kw_only=True):
     scheduler_name: str = ""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] | None = None
+    ephemeral_containers: tuple[Container, ...] | None = None
+    security_context: PodSecurityContext | None = None
     node_selector: dict[str, str] | None = None
     tolerations: tuple[Toleration, ...] | None = None
     priority: int | None = None

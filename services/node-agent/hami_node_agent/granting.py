@@ -52,7 +52,6 @@ class GrantPolicy:
     """With the bus up, refuse an annotation that no grant event backs. Off only beside the reference's scheduler, which has no bus."""
     wait_seconds: float = 8.0
     """How long to wait for what is on its way: the pod, its annotation, its grant."""
-    honour_disable_control: bool = True
     legacy_region: bool = False
     """Have the shim write the reference's region beside its own."""
 
@@ -170,7 +169,6 @@ class Granting:
                 whole_mib=self._devices.whole_mib,
                 paths=self._paths,
                 shim=self._shim(),
-                honour_disable_control=self.policy.honour_disable_control,
                 legacy_region=self.policy.legacy_region,
                 visible_devices=visible_devices,
                 started=self._started(ref.uid, held.container),

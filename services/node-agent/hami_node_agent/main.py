@@ -112,7 +112,6 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
                 policy=GrantPolicy(
                     require_event=settings.require_grant_event,
                     wait_seconds=settings.grant_wait_seconds,
-                    honour_disable_control=settings.honour_disable_control,
                     legacy_region=settings.legacy_region,
                 ),
                 paths=paths,

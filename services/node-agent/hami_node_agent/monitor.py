@@ -97,6 +97,8 @@ class Monitor:
         self._recorder = recorder
         self._isolation = Isolation("monitor", clock, telemetry)
         self._watched: dict[str, Watched] = {}
+        self._unreadable: dict[str, Watched] = {}
+        """Containers whose grant cannot be read."""
         self._cards: dict[str, DeviceReading] = {}
         self._said: tuple[NodeUsage, float] | None = None
         self._looks = 0
@@ -125,16 +127,23 @@ class Monitor:
         self._cards = await self._read_cards()
         counted = self._counted()
         found: list[tuple[str, Watched, Grant]] = []
+        unreadable: dict[str, Watched] = {}
         for pod in self._pods.live.values():
             with self._isolation.item(f"pod {pod_ref(pod)}"):
-                found += [(name, watched, grant) for name, watched in self._containers_of(pod) if (grant := self._grant(name)) is not None]
+                for name, watched in self._containers_of(pod):
+                    grant = self._grant(name)
+                    if isinstance(grant, Grant):
+                        found.append((name, watched, grant))
+                    elif grant is not None:
+                        unreadable[name] = watched
+                        self._flag(watched, f"its grant cannot be read: {grant}")
         gone = self._gone((name, grant) for name, _, grant in found)
         looked_at: dict[str, Watched] = {}
         for name, watched, grant in found:
             with self._isolation.item(f"container {watched.container} of pod {watched.pod}"):
                 self._look_at(watched, self._measured(name, grant, gone, counted.get((watched.pod.uid, watched.container_id), {})))
                 looked_at[name] = watched
-        self._watched = looked_at
+        self._watched, self._unreadable = looked_at, unreadable
         self._take_turns()
         await self._say()
 
@@ -142,7 +151,7 @@ class Monitor:
         """The newest look at one container, taken now; None where it has no grant file."""
         name = folder_name(uid, container)
         watched, grant = self._watched.get(name), self._grant(name)
-        if grant is None:
+        if not isinstance(grant, Grant):
             return None
         counted = self._counted().get((uid, watched.container_id if watched else ""), {})
         return self._measured(name, grant, self._gone([(name, grant)]), counted)
@@ -182,29 +191,33 @@ class Monitor:
                 name = folder_name(ref.uid, placed.container.name)
             except ProtocolError:
                 continue  # served nothing
-            watched = self._watched.get(name) or Watched(pod=ref, container=placed.container.name, container_id="")
+            watched = (
+                self._watched.get(name) or self._unreadable.get(name) or Watched(pod=ref, container=placed.container.name, container_id="")
+            )
             watched.container_id = ids.get(placed.container.name, "")
             yield name, watched
 
     def _look_at(self, watched: Watched, measured: Measured) -> None:
         self._follow_activity(watched, measured, self._clock.monotonic())
         watched.readings = [*watched.readings, measured][-usage.OVERHEAD_READINGS :]
-        reason = usage.unenforced(measured)
+        self._flag(watched, usage.unenforced(measured))
+
+    def _flag(self, watched: Watched, reason: str) -> None:
+        """Note why the container is not held to its share, and report that it is not any more."""
         if reason and not watched.unenforced:
             log.warning("container is not held to its share", pod=str(watched.pod), container=watched.container, reason=reason)
             self._recorder.record(watched.pod, "Warning", "ShareUnenforced", f"container {watched.container}: {reason}")
         watched.unenforced = reason
 
-    def _grant(self, name: str) -> Grant | None:
-        """What the container is held to; None where nothing can be read."""
+    def _grant(self, name: str) -> Grant | GrantError | None:
+        """What the container is held to, or why that cannot be read; None where there is no grant file."""
         content = self._files.read(self._paths.grant(name))
         if content is None:
             return None
         try:
             return grant_file.decode(content, torn=True)  # mended by whoever changes it next
         except GrantError as exc:
-            log.warning("grant file cannot be read", name=name, reason=str(exc))
-            return None
+            return exc
 
     def _gone(self, containers: Iterable[tuple[str, Grant]]) -> frozenset[Owner]:
         """Which processes that hold a slot have ended: asked once for all containers, since the answer is a walk through ``/proc``."""
@@ -268,7 +281,12 @@ class Monitor:
             self._files.store(path, words)
 
     async def _say(self) -> None:
-        event = NodeUsage(node=self._node, containers=tuple(self._usage_of(self._watched[name]) for name in sorted(self._watched)))
+        readable = tuple(self._usage_of(self._watched[name]) for name in sorted(self._watched))
+        unreadable = tuple(
+            ContainerUsage(pod=watched.pod, container=watched.container, devices=(), enforced=False)
+            for _, watched in sorted(self._unreadable.items())
+        )
+        event = NodeUsage(node=self._node, containers=(*readable, *unreadable))
         now = self._clock.monotonic()
         if self._said is not None and self._said[0] == event and now - self._said[1] < SAY_AGAIN_SECONDS:
             return
@@ -307,8 +325,8 @@ class Monitor:
     def _measure(self, telemetry: Telemetry) -> None:
         telemetry.gauge(
             "hami_agent_unenforced_containers",
-            "containers that use a card without the shim",
-            lambda: sum(bool(watched.unenforced) for watched in self._watched.values()),
+            "containers that are not held to their share: processes without the shim, or an unreadable grant",
+            lambda: sum(bool(watched.unenforced) for watched in self._watched.values()) + len(self._unreadable),
         )
         telemetry.gauge(
             "hami_agent_unreadable_regions",

@@ -15,6 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hami_devices.environment import container_environment
+from hami_devices.requests import switched_off
 from hami_devices.vendor import Vendor
 from hami_node_agent import grant_file
 from hami_node_agent.grant_file import GrantedDevice
@@ -28,7 +29,7 @@ INSIDE: Final = "/usr/local/vgpu"
 DEVICES: Final = "HAMI_DEVICES"
 """Environment variable that names a container's devices, whatever its vendor's software reads."""
 _PATH_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
-_TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_WHOLE_CORES: Final = 100
 _DEFAULT_PRIORITY: Final = 1
 
 
@@ -147,7 +148,6 @@ def needs(
     whole_mib: dict[str, int],
     paths: HostPaths,
     shim: Shim,
-    honour_disable_control: bool,
     legacy_region: bool = False,
     visible_devices: str | None = None,
     devices: Mapping[str, RegisteredDevice] = MappingProxyType({}),
@@ -165,7 +165,6 @@ def needs(
         whole_mib: memory of each card that is not oversubscribed, by UUID: a grant of all of it and of all cores is a whole card.
         paths: where things are on the host.
         shim: what of it is installed.
-        honour_disable_control: whether a pod may switch the shim off with ``CUDA_DISABLE_CONTROL``, as in the reference.
         legacy_region: whether the shim writes the reference's region too. That lies where the environment says, and ours beside it, with an ending
             by which the reference's monitor does not take it for one.
         visible_devices: for ``NVIDIA_VISIBLE_DEVICES``; None names the cards.
@@ -195,7 +194,8 @@ def needs(
     except ValueError as exc:
         raise ProtocolError(f"container {held.container}: {exc}") from exc
     folder = f"{paths.containers}/{name}"
-    disabled = honour_disable_control and _disables_control(container)
+    whole = all(share.cores == _WHOLE_CORES and share.memory_mib == whole_mib.get(share.uuid) for share in held.shares)
+    disabled = whole and bool(vendor.disable_env) and switched_off(container, vendor.disable_env)
     mounts = [
         *([Bind(host_path=shim.host_path, container_path=f"{INSIDE}/libvgpu.so")] if shim.host_path else []),
         Bind(host_path=folder, container_path=INSIDE, read_only=False),
@@ -265,8 +265,3 @@ def _priority(container: Container, vendor: Vendor) -> int:
     if vendor.priority_resource not in limits:
         return _DEFAULT_PRIORITY
     return quantities.parse_count(limits[vendor.priority_resource], field=f"limits[{vendor.priority_resource}]")
-
-
-def _disables_control(container: Container) -> bool:
-    values = [variable.value for variable in container.env or () if variable.name == "CUDA_DISABLE_CONTROL"]
-    return bool(values) and values[-1] in _TRUE

@@ -36,7 +36,6 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
         bool, Meta(description="with the bus up, serve only what the scheduler published; off beside the reference's scheduler")
     ] = True
     grant_wait_seconds: Annotated[float, Meta(description="how long to wait for a pod and its grant to arrive", ge=0, le=25)] = 8.0
-    honour_disable_control: Annotated[bool, Meta(description="let a pod switch the shim off with CUDA_DISABLE_CONTROL")] = True
     pass_device_nodes: Annotated[bool, Meta(description="envvar: name the cards' device nodes in the answer too")] = False
     pair_scores: Annotated[bool, Meta(description="measure how well each two cards are linked, for topology-aware placement")] = False
 

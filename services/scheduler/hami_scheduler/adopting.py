@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 import structlog
 
+from hami_devices.admission import PrivilegedPolicy, refused_privileged
 from hami_devices.catalog import Catalog
+from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
 from hami_protocol.events import PodAllocating
-from hami_protocol.kubernetes import Pod
+from hami_protocol.kubernetes import Node, Pod
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.clock import Clock
 from hami_runtime.isolation import Isolation
@@ -29,6 +31,7 @@ from hami_scheduler.verdicts import WARNING, Publish, Record
 
 log = structlog.get_logger()
 
+_CORDONED = "node.kubernetes.io/unschedulable"
 RETRY_SECONDS = 5.0
 """Whose devices were not registered yet, or taken by a pod that is leaving, is tried again."""
 
@@ -46,6 +49,8 @@ class Adopting:
         record: Record,
         leading: Callable[[], bool],
         schedulers: frozenset[str],
+        privileged: PrivilegedPolicy = PrivilegedPolicy.CONTAINER,
+        find_node: Callable[[str], Node | None] = lambda _: None,
         telemetry: Telemetry = OFF,
     ) -> None:
         """``schedulers``: names of the schedulers whose pods are meant."""
@@ -58,6 +63,8 @@ class Adopting:
         self._record = record
         self._leading = leading
         self._schedulers = schedulers
+        self._privileged = privileged
+        self._find_node = find_node
         self._waiting: dict[str, Pod] = {}
         self._told: set[str] = set()
         self._bell = asyncio.Event()
@@ -104,6 +111,15 @@ class Adopting:
                         if self._adopt(pod):
                             self._waiting.pop(uid, None)
 
+    def _refusal(self, pod: Pod, request: PodRequest) -> str | None:
+        """Why the pod is given nothing, whatever is free there: who is adopted is judged by the rules of admission and of scheduling."""
+        if (privileged := refused_privileged(pod, request, self._privileged)) is not None:
+            return f"container {privileged} is privileged"
+        node = self._find_node(pod.spec.node_name)
+        if node is not None and node.spec.unschedulable and not _tolerates_cordon(pod):
+            return "the node is cordoned"
+        return None
+
     def _adopt(self, pod: Pod) -> bool:
         """Give the pod devices on its node; whether there is nothing more to do for it."""
         ref, node = pod_ref(pod), pod.spec.node_name
@@ -115,6 +131,9 @@ class Adopting:
             self._record(ref, WARNING, "AllocationRefused", str(exc))
             return True
         if not request.asks:
+            return True
+        if (refusal := self._refusal(pod, request)) is not None:
+            self._record(ref, WARNING, "AllocationRefused", f"bound to [{node}] by {pod.spec.scheduler_name}: {refusal}")
             return True
         found = self._picture.judge(ref, request, [node])
         if not isinstance(found, Placement):
@@ -130,3 +149,8 @@ class Adopting:
         self._publish(missing.event, missing.event_id)
         log.info("pod adopted", pod=str(ref), node=node, scheduler=pod.spec.scheduler_name)
         return True
+
+
+def _tolerates_cordon(pod: Pod) -> bool:
+    """Whether the pod may be placed on a cordoned node, as those of DaemonSets may."""
+    return any(each.key in ("", _CORDONED) and each.effect in ("", "NoSchedule") for each in pod.spec.tolerations or ())

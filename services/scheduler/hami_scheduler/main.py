@@ -72,6 +72,7 @@ async def run(settings: Settings) -> None:
                 preemption=settings.preemption,
                 gang_wait_seconds=settings.gang_wait_seconds,
                 adopted_schedulers=settings.adopted_schedulers,
+                privileged=settings.privileged,
                 card_metrics=settings.card_metrics,
             ),
             telemetry=telemetry,

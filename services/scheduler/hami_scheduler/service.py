@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 import structlog
 from msgspec import Struct
 
+from hami_devices.admission import PrivilegedPolicy
 from hami_devices.catalog import Catalog
-from hami_devices.ownership import ADOPTED_SCHEDULERS
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef
@@ -73,7 +73,8 @@ class Options(Struct, frozen=True, kw_only=True):
     lock_expiry_seconds: float = 300.0
     preemption: bool = True
     gang_wait_seconds: float = 25.0
-    adopted_schedulers: frozenset[str] = ADOPTED_SCHEDULERS
+    adopted_schedulers: frozenset[str] = frozenset()
+    privileged: PrivilegedPolicy = PrivilegedPolicy.CONTAINER
     card_metrics: CardMetrics = CardMetrics.BOTH
 
 
@@ -212,6 +213,8 @@ class Scheduler:
             record=self._events.record,
             leading=self.decides,
             schedulers=options.adopted_schedulers,
+            privileged=options.privileged,
+            find_node=self.nodes.get,
             telemetry=telemetry,
         )
         self.pods.subscribe(self._adopting.pod_changed)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from hami_devices.ownership import ADOPTED_SCHEDULERS
+from hami_devices.admission import PrivilegedPolicy
 from hami_runtime.settings import ProcessSettings
 from hami_scheduler.series import CardMetrics
 
@@ -52,7 +52,10 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     adopted_schedulers: Annotated[
         frozenset[str],
         Meta(description="schedulers that bind by themselves, as Volcano does: their pods get devices on the node they are on"),
-    ] = ADOPTED_SCHEDULERS
+    ] = frozenset()
+    privileged: Annotated[PrivilegedPolicy, Meta(description="HAMI_PRIVILEGED of the webhook, for pods that other schedulers bind")] = (
+        PrivilegedPolicy.CONTAINER
+    )
     card_metrics: Annotated[
         CardMetrics, Meta(description="series of cards and shares: under both of their names, the new ones alone, or none")
     ] = CardMetrics.BOTH

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from hami_devices.admission import AddEnv, Mutation, SetAnnotation, SetLimit, SetRuntimeClass
+from hami_devices.admission import AddEnv, Mutation, SetAnnotation, SetLimit, SetRuntimeClass, SetSeccomp
 from hami_webhook.wire import Operation
 
 _STEP: Final = re.compile(r"([A-Za-z]+)(?:\[(\d+)\])?")
@@ -40,6 +40,8 @@ class Patch:
                     self.append((*_steps(path), "env"), {"name": name, "value": value})
                 case SetRuntimeClass(name=name):
                     self.set(("spec", "runtimeClassName"), name)
+                case SetSeccomp(path=path):
+                    self.set((*_steps(path), "securityContext", "seccompProfile"), {"type": "RuntimeDefault"})
                 case SetAnnotation(name=name, value=value):
                     self.set(("metadata", "annotations", name), value)
 

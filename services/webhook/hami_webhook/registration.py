@@ -89,7 +89,7 @@ def configuration(
     }
     if mutating:
         webhook["reinvocationPolicy"] = "IfNeeded"
-        webhook["objectSelector"] = {"matchExpressions": [opted_out]}
+        rules.append(_rule("pods/ephemeralcontainers", ["UPDATE"]))
     conditions = []
     if not (mutating and all_pods):
         conditions.append({"name": "concerns-hami", "expression": match_expression(resources, system_keys)})

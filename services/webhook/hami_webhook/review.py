@@ -1,7 +1,8 @@
 """The verdict on one write: what is changed, what is refused and why. Pure: a request in, a decision out.
 
 Invariants:
-- A pod that asks for nothing of ours is allowed as it is, and so is one of another scheduler, in an exempt namespace, or with our opt-out label.
+- A pod that asks for nothing of ours is allowed as it is, and so is one in an exempt namespace, or of another scheduler, unless we adopt its pods.
+- No label or annotation of a pod weakens a rule: an opt-out is a namespace's, for its labels are the administrator's.
 - What a pod asks of ours and cannot be read is refused with the field's path. It is never taken for nothing.
 - Assignments are the scheduler's to write: whoever else puts one on a pod or into a Binding is refused, whatever the pod asks.
 - Reviewing what came out of a review changes nothing more.
@@ -13,37 +14,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 from msgspec import Struct, field
 
-from hami_devices.admission import Mutation
+from hami_devices.admission import Mutation, PrivilegedPolicy, confined, idle_environment, refused_privileged
 from hami_devices.catalog import Catalog
 from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.kubernetes import ObjectMeta, Pod
-from hami_protocol.pods import containers_in_order
 from hami_webhook.patch import Patch
 from hami_webhook.quota import QuotaBook, mentions
 from hami_webhook.wire import AdmissionRequest, Decision, Operation, UnreadableObject, as_dict, read_binding, read_pod
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 ALLOWED: Final = Decision(allowed=True)
+_LEFT: Final = Decision(allowed=True, message="pod already has different scheduler assigned")
 _TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
-
-
-class PrivilegedPolicy(StrEnum):
-    """Which privileged containers are refused. A privileged container sees every card of its node, whatever it was given."""
-
-    CONTAINER = "container"
-    """One that asks for a share itself."""
-    POD = "pod"
-    """Any container of a pod that asks for a share."""
-    ALLOW = "allow"
-    """None."""
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -53,6 +42,10 @@ class Policy(Struct, frozen=True, kw_only=True):
     overwrite_default_scheduler: bool = True
     """Whether a pod that names ``default-scheduler`` is taken over; one that names none always is."""
     privileged: PrivilegedPolicy = PrivilegedPolicy.CONTAINER
+    confine: bool = True
+    """Give containers with a share the runtime's seccomp profile where they name none."""
+    adopted_schedulers: frozenset[str] = frozenset()
+    """Schedulers whose pods are given devices where they are bound: such pods are judged as ours, and not changed."""
     exempt_namespaces: frozenset[str] = frozenset({"kube-system"})
     trusted_users: frozenset[str] = frozenset()
     """Who may write every system annotation: our own services' accounts."""
@@ -77,6 +70,8 @@ class Reviewer:
             request: any request; what is no creation of a pod is allowed.
             traceparent: trace context to put on a pod of ours that has none.
         """
+        if (request.resource.resource, request.sub_resource, request.operation) == ("pods", "ephemeralcontainers", "UPDATE"):
+            return self._debugged(request)
         return self._created(request, traceparent=traceparent)
 
     def validate(self, request: AdmissionRequest) -> Decision:
@@ -88,11 +83,34 @@ class Reviewer:
                 return self._forged(request, ObjectMeta(), read_binding(request.object).metadata) or ALLOWED
             if request.operation == "UPDATE" and request.sub_resource in ("", "status", "resize", "ephemeralcontainers"):
                 before = read_pod(request.old_object, field_path="request.oldObject").metadata
-                return self._forged(request, before, read_pod(request.object).metadata) or ALLOWED
+                forged = self._forged(request, before, read_pod(request.object).metadata)
+                if forged or request.sub_resource != "ephemeralcontainers":
+                    return forged or ALLOWED
+                return msgspec.structs.replace(self._debugged(request), patch=())
         except UnreadableObject as exc:
             return _unreadable(str(exc))
         decision = self._created(request)
         return msgspec.structs.replace(decision, patch=(), warnings=()) if decision.allowed else decision
+
+    def _debugged(self, request: AdmissionRequest) -> Decision:
+        """The verdict on ephemeral containers: they ask for nothing, and are given nothing."""
+        if request.namespace in self._policy.exempt_namespaces:
+            return ALLOWED
+        try:
+            pod, known = read_pod(request.object), read_pod(request.old_object, field_path="request.oldObject")
+            asked = self._catalog.read_pod(pod)
+        except UnreadableObject as exc:
+            return _unreadable(str(exc))
+        except RequestError:
+            return ALLOWED  # a pod of before this rule; it holds nothing
+        if (privileged := refused_privileged(pod, asked, self._policy.privileged)) is not None:
+            return _refused(f"container {privileged} is privileged")
+        before = {container.name for container in known.spec.ephemeral_containers or ()}
+        patch = Patch(as_dict(request.object))
+        for place, container in enumerate(pod.spec.ephemeral_containers or ()):
+            if container.name not in before:
+                patch.apply(idle_environment(container, f"spec.ephemeralContainers[{place}]", self._catalog.vendors))
+        return Decision(allowed=True, patch=patch.operations) if patch.operations else ALLOWED
 
     def _created(self, request: AdmissionRequest, *, traceparent: str = "") -> Decision:
         if (request.resource.resource, request.sub_resource, request.operation) != ("pods", "", "CREATE"):
@@ -112,8 +130,6 @@ class Reviewer:
         """
         if forged := self._forged(request, ObjectMeta(), pod.metadata):
             return forged
-        if pod.metadata.labels.get(keys.WEBHOOK) == keys.WEBHOOK_IGNORE:
-            return ALLOWED
         if not pod.spec.containers:
             return _refused("pod has no containers")
         return self._judge_request(request, pod, traceparent)
@@ -122,15 +138,20 @@ class Reviewer:
         warnings = tuple(str(annotated) for annotated in self._catalog.annotated_requests(pod))
         if not mentions(pod, self._managed) and not self._touches_all:
             return Decision(allowed=True, warnings=warnings) if warnings else ALLOWED
-        if self._of_another_scheduler(pod):
-            return Decision(allowed=True, message="pod already has different scheduler assigned")
+        another = self._of_another_scheduler(pod)
+        if another and pod.spec.scheduler_name not in self._policy.adopted_schedulers:
+            return _LEFT
         try:
-            mutations = self._catalog.mutations(pod)
             asked = self._catalog.read_pod(pod)
+            mutations = self._catalog.mutations(pod)
         except RequestError as exc:
             return Decision(allowed=False, code=422, reason="Invalid", message=str(exc))
         if asked.asks and (reason := self._refusal(request, pod, asked)):
             return _refused(reason)
+        if another:
+            return _LEFT
+        if self._policy.confine:
+            mutations = (*mutations, *confined(pod, asked))
         return Decision(allowed=True, patch=self._patch(request, pod, asked, mutations, traceparent), warnings=warnings)
 
     def _of_another_scheduler(self, pod: Pod) -> bool:
@@ -141,7 +162,7 @@ class Reviewer:
 
     def _refusal(self, request: AdmissionRequest, pod: Pod, asked: PodRequest) -> str | None:
         """Why a pod that asks for devices is not let in, although what it asks can be read."""
-        if (privileged := self._privileged(pod, asked)) is not None:
+        if (privileged := refused_privileged(pod, asked, self._policy.privileged)) is not None:
             return f"container {privileged} is privileged"
         if pod.spec.node_name and self._policy.scheduler_name:
             return "pod has node assigned"
@@ -149,16 +170,6 @@ class Reviewer:
             if self._asked_nowhere_else(pod, asked, annotated.resource):
                 return str(annotated)
         return self._quotas.refusal(request.namespace or pod.metadata.namespace, asked)
-
-    def _privileged(self, pod: Pod, asked: PodRequest) -> str | None:
-        """The first privileged container that the policy refuses."""
-        if self._policy.privileged is PrivilegedPolicy.ALLOW:
-            return None
-        whole_pod = self._policy.privileged is PrivilegedPolicy.POD
-        for (container, _, _), request in zip(containers_in_order(pod), asked.containers, strict=True):
-            if container.security_context and container.security_context.privileged and (whole_pod or request.requests):
-                return container.name
-        return None
 
     def _asked_nowhere_else(self, pod: Pod, asked: PodRequest, resource: str) -> bool:
         """Whether ``resource`` of a vendor that the pod asks is in no container, so that an annotation of it can only be a mistake."""

@@ -7,11 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from hami_devices.admission import PrivilegedPolicy
 from hami_devices.catalog import Catalog
 from hami_runtime.settings import ProcessSettings
 from hami_webhook.http import MAX_BODY_BYTES
 from hami_webhook.registration import Endpoint
-from hami_webhook.review import Policy, PrivilegedPolicy
+from hami_webhook.review import Policy
 
 
 class FailurePolicy(StrEnum):
@@ -44,6 +45,12 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     scheduler_name: Annotated[str, Meta(description="scheduler that pods are given to; empty leaves their own")] = "hami-scheduler"
     force_overwrite_default_scheduler: Annotated[bool, Meta(description="take over pods that name default-scheduler")] = True
     privileged: Annotated[PrivilegedPolicy, Meta(description="which privileged containers are refused")] = PrivilegedPolicy.CONTAINER
+    confine: Annotated[
+        bool, Meta(description="give containers with a share seccompProfile RuntimeDefault where they and their pod name none")
+    ] = True
+    adopted_schedulers: Annotated[
+        frozenset[str], Meta(description="HAMI_ADOPTED_SCHEDULERS of the scheduler: their pods are judged as ours; empty means none")
+    ] = frozenset()
     exempt_namespaces: Annotated[frozenset[str], Meta(description="namespaces that are never touched")] = frozenset({"kube-system"})
     trusted_users: Annotated[
         frozenset[str], Meta(description="users that write assignments; empty means our service accounts hami-scheduler and hami-registry")
@@ -88,6 +95,8 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
             scheduler_name=self.scheduler_name,
             overwrite_default_scheduler=self.force_overwrite_default_scheduler,
             privileged=self.privileged,
+            confine=self.confine,
+            adopted_schedulers=self.adopted_schedulers,
             exempt_namespaces=self.exempt_namespaces,
             trusted_users=self.trusted_users or accounts,
             vendor_writers=writers,

@@ -117,9 +117,6 @@ class TestLeftAlone:
     def test_kube_system(self, desk: Desk) -> None:
         self.unchanged(desk.mutate(a_pod(a_container(gpu="1")), namespace="kube-system"))
 
-    def test_a_pod_with_the_opt_out_label(self, desk: Desk) -> None:
-        self.unchanged(desk.mutate(a_pod(a_container(gpu="1"), metadata={"labels": {keys.WEBHOOK: "ignore"}})))
-
     @pytest.mark.example("scheduler 24.10 #86")
     def test_a_pod_of_another_scheduler(self, desk: Desk) -> None:
         decision = desk.mutate(a_pod(a_container(gpu="1"), schedulerName="different-scheduler"))

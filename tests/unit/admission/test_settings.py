@@ -85,7 +85,11 @@ def test_the_mutating_side_sees_what_asks_for_us_and_nothing_of_kube_system() ->
         "service": {"name": "hami-webhook", "namespace": "hami-system", "path": "/webhook", "port": 443},
         "caBundle": "Q0E=",
     }
-    assert webhook["rules"] == [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"], "scope": "*"}]
+    assert [(rule["resources"], rule["operations"]) for rule in webhook["rules"]] == [
+        (["pods"], ["CREATE"]),
+        (["pods/ephemeralcontainers"], ["UPDATE"]),
+    ]
+    assert all((rule["apiGroups"], rule["apiVersions"], rule["scope"]) == ([""], ["v1"], "*") for rule in webhook["rules"])
     assert {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]} in webhook["namespaceSelector"][
         "matchExpressions"
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -218,3 +219,14 @@ def test_no_text_of_a_tenant_breaks_the_diagnosis_or_the_command_or_steers_the_t
         assert set(shlex.split(finding.next_command)) & {"hami", "kubectl"}
         assert "{" not in finding.next_command.replace(shlex.quote(name), "").replace("'{.", "")
     assert "\x1b" not in text(found)
+
+
+@pytest.mark.parametrize("of_pod", [True, False])
+def test_a_share_without_a_seccomp_profile_is_warned_of(of_pod: bool) -> None:
+    context = {"seccompProfile": {"type": "Unconfined"}}
+    container = {"name": "main", **({} if of_pod else {"securityContext": context})}
+    spec = {"nodeName": "n1", "containers": [container], **({"securityContext": context} if of_pod else {})}
+    pod = msgspec.convert({"metadata": {"name": "p1", "namespace": "default"}, "spec": spec}, Pod)
+    (finding,) = diagnose(Evidence(namespace="default", name="p1", pod=pod, holds_devices=True)).findings
+    assert "without a seccomp profile" in finding.cause
+    assert not diagnose(Evidence(namespace="default", name="p1", pod=pod)).findings

@@ -23,7 +23,7 @@ SHIM = Shim(host_path="/usr/local/vgpu/libvgpu.so.abc")
 def what(
     *shares: tuple[str, int, int], container: Container | None = None, pod_uid: str = "testuid", name: str = "testcname", **fields: Any
 ) -> Needs:
-    given = {"sharing": Sharing(), "whole_mib": {}, "paths": HostPaths(), "shim": SHIM, "honour_disable_control": True, **fields}
+    given = {"sharing": Sharing(), "whole_mib": {}, "paths": HostPaths(), "shim": SHIM, **fields}
     return needs(
         pod_uid=pod_uid,
         held=ContainerShares(
@@ -33,8 +33,7 @@ def what(
         ),
         container=container or a_container(name),
         answer="c1",
-        vendor=VENDOR,
-        **given,
+        **{"vendor": VENDOR, **given},
     )
 
 
@@ -90,12 +89,25 @@ def test_a_whole_card_is_one_of_which_all_memory_and_all_cores_are_granted() -> 
 
 @pytest.mark.example("node-agent 13.2 #17")
 @pytest.mark.parametrize(
-    ("value", "honoured", "preloaded"),
-    [("true", True, False), ("1", True, False), ("yes", True, True), ("0", True, True), ("true", False, True)],
+    ("value", "allowed", "share", "preloaded"),
+    [
+        ("true", True, (24576, 100), False),
+        ("1", True, (24576, 100), False),
+        ("yes", True, (24576, 100), True),
+        ("0", True, (24576, 100), True),
+        ("true", False, (24576, 100), True),
+        ("true", True, (3000, 50), True),
+        ("true", True, (24576, 99), True),
+        ("true", True, (24575, 100), True),
+    ],
 )
-def test_a_pod_may_switch_the_shim_off_only_where_that_is_honoured(value: str, honoured: bool, preloaded: bool) -> None:
+@pytest.mark.departs("CUDA_DISABLE_CONTROL is ignored unless the device configuration allows it, and then only with whole cards")
+def test_a_container_switches_its_limits_off_only_where_that_is_allowed_and_its_cards_are_whole(
+    value: str, allowed: bool, share: tuple[int, int], preloaded: bool
+) -> None:
     container = Container(name="testcname", env=(EnvVar(name="CUDA_DISABLE_CONTROL", value=value),))
-    found = what(("GPU-a", 3000, 50), container=container, honour_disable_control=honoured)
+    spec = nvidia.vendor(NvidiaConfig(allow_disable_control=allowed))
+    found = what(("GPU-a", *share), container=container, vendor=spec, whole_mib={"GPU-a": 24576})
     assert ("/etc/ld.so.preload" in {bind.container_path for bind in found.mounts}) is preloaded
 
 
