@@ -15,7 +15,7 @@ from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption
 from hami_cli.snapshot import Heard, take
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
-from hami_protocol.cordon import cordoned
+from hami_protocol.cordon import cordoned, problem
 from hami_protocol.kubernetes import Node
 from hami_runtime.kube.cluster import NODES, Cluster, Conflict
 
@@ -111,7 +111,10 @@ async def _change(where: live.Where, card: str, node: str, change: Change, *, co
 
 async def _write(cluster: Cluster, name: str, card: str, change: Change) -> bool:
     node = await cluster.get(NODES, name)
-    earlier = cordoned(node.metadata.annotations.get(keys.DEVICE_CORDON, ""))
+    text = node.metadata.annotations.get(keys.DEVICE_CORDON, "")
+    if unreadable := problem(text):
+        raise CommandError(f"node {name}, annotation {keys.DEVICE_CORDON}: {unreadable}")
+    earlier = cordoned(text)
     wanted = change(earlier, card)
     if wanted == earlier:
         return False

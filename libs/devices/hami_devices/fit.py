@@ -19,12 +19,14 @@ from hami_devices.reasons import Misfit
 from hami_devices.rules import Choice, Demand, Outcome, Picked, Rules
 from hami_devices.scores import device_score
 from hami_devices.selectors import misfit as selector_misfit
-from hami_devices.topology import PairScores, pick_linked
+from hami_devices.topology import PairScores, mean_score, pick_linked
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, VendorAssignment
 from hami_protocol.registration import clean
 
 _ANY = Selectors()
 WHOLE_CORES = 100
+LINK_WEIGHT = 10.0
+"""Points of the node score for a point of a pair's score: the next better kind of link (10) outweighs any difference in use (30)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +192,7 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
     held: dict[str, dict[int, tuple[DeviceShare, ...]]] = {}
     chosen_by: dict[str, list[tuple[DeviceState, ...]]] = {}
     rules: dict[str, Rules] = {}
+    links = 0.0
     asks = [(place, container, asked) for place, container in enumerate(request.containers) for asked in container.requests]
     for left, (place, container, asked) in zip(reversed(range(len(asks))), asks, strict=True):
         vendor = asked.vendor
@@ -215,6 +218,8 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
         shares = tuple(share_of(state, asked) for state in chosen)
         held.setdefault(vendor, {})[place] = shares
         chosen_by.setdefault(vendor, []).append(chosen)
+        if pair_scores and asked.rules.bonus is None and read_order(request.device_policy, selectors.numa_bind).linked:
+            links += LINK_WEIGHT * mean_score([state.device.uuid for state in chosen], pair_scores)
         account.add(container.kind, vendor, shares)
         if left:
             _charge(running, container.kind, chosen, shares)
@@ -223,7 +228,7 @@ def fit_node(states: Sequence[DeviceState], request: PodRequest, *, pair_scores:
         assignments=tuple(_assignment(request, vendor, shares) for vendor, shares in held.items()),
         charges=charges,
         running_charges=running_charges,
-        bonus=sum(_bonus(rules[vendor], vendor, containers, states, request) for vendor, containers in chosen_by.items()),
+        bonus=links + sum(_bonus(rules[vendor], vendor, containers, states, request) for vendor, containers in chosen_by.items()),
     )
 
 

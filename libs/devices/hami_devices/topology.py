@@ -42,6 +42,12 @@ def pick_linked(uuids: Sequence[str], count: int, scores: PairScores) -> tuple[i
     return _grow(table, count)
 
 
+def mean_score(uuids: Sequence[str], scores: PairScores) -> float:
+    """How well these devices are linked: the mean over their pairs, 0 for a single one. Looked up as ``pick_linked`` does."""
+    pairs = list(itertools.combinations(uuids, 2))
+    return sum(scores.get(one, {}).get(other, 0) for one, other in pairs) / len(pairs) if pairs else 0.0
+
+
 @lru_cache(maxsize=64)
 def _sets(size: int, count: int) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
     """All sets of ``count`` out of ``size`` places, each with where its pairs stand in a table of ``size`` rows, row after row."""

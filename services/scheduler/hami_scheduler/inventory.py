@@ -22,7 +22,7 @@ from hami_devices.catalog import Catalog
 from hami_devices.topology import PairScores
 from hami_devices.vendor import Vendor
 from hami_protocol import handshake, keys, quantities, registration
-from hami_protocol.cordon import cordoned
+from hami_protocol.cordon import cordoned, problem
 from hami_protocol.devices import AllocationMode, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import QuantityError, RecordError
 from hami_protocol.events import DevicesReported, LivenessChanged
@@ -88,6 +88,8 @@ class _NodeRecord:
     limits: dict[str, int] = field(default_factory=dict)
     """By vendor, what of that was last given to the state; missing means no limit."""
     cordoned: frozenset[str] = frozenset()
+    cordon_problem: str = ""
+    """Why the annotation that names them cannot be read."""
     pair_text: str = ""
     pair_scores: PairScores | None = None
     given: tuple[dict[str, Devices], frozenset[str], PairScores | None] | None = None
@@ -127,7 +129,8 @@ class Inventory:
         record.given_up = frozenset(vendor.device_type for vendor in self._catalog.vendors if _gave_up(annotations, vendor))
         record.mode = _mode(annotations.get(keys.ALLOCATION_MODE))
         _read_pair_scores(record, next((annotations.get(v.pair_scores_key, "") for v in self._catalog.vendors if v.pair_scores_key), ""))
-        record.cordoned = frozenset(cordoned(annotations.get(keys.DEVICE_CORDON, "")))
+        cordon = annotations.get(keys.DEVICE_CORDON, "")
+        record.cordoned, record.cordon_problem = frozenset(cordoned(cordon)), problem(cordon)
         return self._settle(name, record)
 
     def reported(self, event: DevicesReported) -> InventoryChange:
@@ -181,6 +184,10 @@ class Inventory:
         """Bring the state to what ``record`` says, changing only what differs."""
         devices: dict[str, Devices] = {}
         errors: dict[str, Fence] = {}
+        if record.cordon_problem:
+            errors[keys.DEVICE_CORDON] = Fence(
+                node=name, source=keys.DEVICE_CORDON, reason=f"{keys.DEVICE_CORDON}: {record.cordon_problem}"
+            )
         for vendor in self._catalog.vendors:
             known = record.devices.get(vendor.name)
             chosen, error = _choose(record.annotated.get(vendor.device_type), record.reported.get(vendor.device_type), known)

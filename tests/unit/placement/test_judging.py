@@ -299,3 +299,31 @@ def test_b23_links_choose_the_cards_of_a_pod_with_several_containers_too() -> No
 def test_a_vendor_that_the_catalog_does_not_have_is_an_error_of_the_caller() -> None:
     with pytest.raises(KeyError):
         ClusterState(Catalog()).upsert_node("n1", {"NOBODY": (a_device(),)})
+
+
+@pytest.mark.parametrize("node_policy", ["binpack", "spread"])
+@pytest.mark.parametrize("better", ["n1", "n2"])
+def test_of_two_equal_nodes_the_one_with_the_better_links_takes_a_pod_that_asks_for_linked_cards(node_policy: str, better: str) -> None:
+    state = ClusterState(Catalog())
+    for node in ("n1", "n2"):
+        score = 100 if node == better else 10
+        one, other = f"GPU-{node}-a", f"GPU-{node}-b"
+        links = {one: {other: score}, other: {one: score}}
+        state.upsert_node(node, {"NVIDIA": (a_device(one), a_device(other, index=1))}, pair_scores=links)
+    for request in (
+        a_request(count=2, memory_mib=1000, device_policy="topology-aware", node_policy=node_policy),
+        a_request(a_share(memory_mib=1), a_share(2, memory_mib=1000), device_policy="topology-aware", node_policy=node_policy),
+    ):
+        found = state.judge(request, ["n1", "n2"], uid="u", ranked=True)
+        assert isinstance(found, Placement)
+        assert (found.node, found.fitting[0][0]) == (better, better)
+
+
+@pytest.mark.departs("topology-aware with numa-bind and no scores takes the first NUMA node in the order of trying, the reference the last")
+def test_without_scores_linked_cards_of_one_numa_node_are_those_that_are_tried_first() -> None:
+    state = ClusterState(Catalog())
+    state.upsert_node("n1", {"NVIDIA": tuple(a_device(f"GPU-{place}", index=place, numa=place // 2) for place in range(4))})
+    selectors = {"NVIDIA": Selectors(numa_bind=True)}
+    found = state.judge(a_request(count=2, memory_mib=1, device_policy="topology-aware", selectors=selectors), ["n1"], uid="u")
+    assert isinstance(found, Placement)
+    assert sorted(share.uuid for share in found.assignments[0].containers[0].shares) == ["GPU-2", "GPU-3"]

@@ -260,3 +260,21 @@ def test_ids_on_the_bus_are_held_to_the_same_and_what_was_known_stays(world: Wor
     assert (world.uuids(), judged(world, "NVIDIA")) == (["GPU-A"], "node has an unreadable record")
     assert world.inventory.reported(reported(a_device("GPU-C"), generation=3)).improved
     assert (world.uuids(), dict(world.state.fences("n1"))) == (["GPU-C"], {})
+
+
+@pytest.mark.parametrize("text", ['["GPU-A"]', ' [ "GPU-A" , "GPU-B" ] ', "GPU-A,GPU-A", '["GPU-A", ""]'])
+def test_a_cordon_may_be_a_list_in_json(world: World, text: str) -> None:
+    world.node(registered(a_device("GPU-A"), **{keys.DEVICE_CORDON: text}))
+    assert world.reason() == "1/1 CardCordoned"
+
+
+@pytest.mark.parametrize(
+    "text", ['["GPU-A"', '[["GPU-A"]]', '{"GPU-A": true}', '"GPU-A"', "GPU-A GPU-B", "GPU-A;GPU-B", "['GPU-A']", "[1]"]
+)
+def test_a_cordon_that_cannot_be_read_fences_the_node_until_it_can(world: World, text: str) -> None:
+    change = world.node(registered(a_device("GPU-A"), **{keys.DEVICE_CORDON: text}))
+    assert [(fence.source, fence.vendor) for fence in change.fenced] == [(keys.DEVICE_CORDON, "")]
+    assert "accepted: UUIDs with commas between" in change.fenced[0].reason
+    assert world.reason() == "node has an unreadable record"
+    world.node(registered(a_device("GPU-A"), **{keys.DEVICE_CORDON: "GPU-B"}))
+    assert world.reason() is None

@@ -209,6 +209,7 @@ def a_pod_with_inits(*statuses: ContainerStatus) -> Pod:
     return with_status(pod, phase="Pending", init_container_statuses=statuses)
 
 
+@pytest.mark.departs("a sidecar is charged beside what runs with it; the reference takes it for an init container (trap T13)")
 def test_the_charge_shrinks_when_the_ordinary_init_containers_are_over(world: World) -> None:
     running = a_pod_with_inits(init_status("side", None), init_status("init", None))
     world.pods.changed(None, running)

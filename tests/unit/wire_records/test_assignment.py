@@ -160,6 +160,9 @@ def test_serving_every_container_in_any_order_leaves_nothing(entries: assignment
 SIDECAR = ContainerKind.SIDECAR
 
 
+@pytest.mark.departs(
+    "a shortened record is aligned with the containers that ask; the reference reads its own by position, and oversells (trap T1)"
+)
 @pytest.mark.parametrize(
     ("entries", "containers", "holders"),
     [

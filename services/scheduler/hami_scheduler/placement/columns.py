@@ -325,11 +325,9 @@ class _Walk:
 
     def _exactly(self, steps: int) -> None:
         """Where links, or a vendor's own rules, choose the devices, or cards are cut into instances, ask the specification."""
-        if steps > 1 and read_order(self._request.device_policy, False).linked:
-            numbers = np.arange(self._state.width)[self._verdicts.view]
-            for place in np.flatnonzero(self._alive):
-                if self._state.pair_scores(int(numbers[place])):
-                    self._settle(int(place), Judgement.of(self._state.fit(int(numbers[place]), self._request)))
+        several = steps > 1 or any(each.count > 1 for container in self._request.containers for each in container.requests)
+        if several and read_order(self._request.device_policy, False).linked:
+            self._by_situation(self._alive & (self._state.links[self._verdicts.view] != 0))
         asked: dict[str, list[DeviceRequest]] = {}
         for container in self._request.containers:
             for each in container.requests:
@@ -344,7 +342,8 @@ class _Walk:
         places = np.flatnonzero(which)
         if not places.size:
             return
-        rows = [devices.situation(self._request.selectors.get(name, _ANY), places) for name, devices in self._devices.items()]
+        rows = [self._state.links[self._verdicts.view][None, places]]
+        rows += [devices.situation(self._request.selectors.get(name, _ANY), places) for name, devices in self._devices.items()]
         situations = np.ascontiguousarray(np.concatenate(rows).T)
         numbers = np.arange(self._state.width)[self._verdicts.view]
         layout = tuple((name, devices.table.places) for name, devices in self._devices.items())

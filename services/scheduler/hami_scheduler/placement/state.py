@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -56,6 +57,8 @@ class ClusterState:
         self.remembered = Remembered()
         self.changes = Changes(self._room)
         self._pair_scores: dict[int, PairScores] = {}
+        self.links: Ints = np.zeros(self._room, np.int64)
+        """Nodes whose devices, place by place, are linked alike have the same number; 0 where nothing is known of links."""
         self._fences: dict[str, dict[str, tuple[str, str]]] = {}
         """By node and source: the reason, and whose devices it concerns."""
         self._unavailable: dict[str, set[str]] = {}
@@ -99,8 +102,10 @@ class ClusterState:
             table.set_node(node, listed, cordoned, self._charges_on(name, vendor))
         if pair_scores:
             self._pair_scores[node] = pair_scores
+            self.links[node] = _likeness([device.uuid for table in self.tables.values() for device in table.devices[node]], pair_scores)
         else:
             self._pair_scores.pop(node, None)
+            self.links[node] = 0
 
     def _table(self, vendor: str) -> Table:
         """The devices of ``vendor``, of whom there may have been none so far."""
@@ -125,6 +130,7 @@ class ClusterState:
             table.held[node] = False
             table.fenced[node] = False
         self._pair_scores.pop(node, None)
+        self.links[node] = 0
         for nodes in self._unavailable.values():
             nodes.discard(name)
         for held in self._holds.values():
@@ -256,6 +262,7 @@ class ClusterState:
         self.sums.grow(self._room)
         self.changes.grow(self._room)
         self.names = np.concatenate([self.names, np.full(more, "", dtype=object)])
+        self.links = np.pad(self.links, (0, more))
         self.known = np.concatenate([self.known, np.zeros(more, np.bool_)])
         self.fenced = np.concatenate([self.fenced, np.zeros(more, np.bool_)])
         for table in self.tables.values():
@@ -582,6 +589,12 @@ class ClusterState:
             hold(int(sums.total_cores[node]) == sum(s.device.cores for s in states), f"{name}: sum of cores")
             hold(int(sums.total_shares[node]) == sum(s.device.shares for s in states), f"{name}: sum of shares")
         self.remembered.validate(self)
+
+
+def _likeness(uuids: Sequence[str], scores: PairScores) -> int:
+    """A number for how these devices are linked with each other, whatever their names; never 0."""
+    table = [scores.get(one, {}).get(other, 0) for one in uuids for other in uuids]
+    return int.from_bytes(blake2b(repr(table).encode(), digest_size=8).digest(), signed=True) or 1
 
 
 def _added(used: Totals, more: Totals, sign: int) -> dict[str, Amount]:
