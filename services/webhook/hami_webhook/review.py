@@ -25,6 +25,7 @@ from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.kubernetes import ObjectMeta, Pod
+from hami_protocol.pods import containers_in_order
 from hami_webhook.patch import Patch
 from hami_webhook.quota import QuotaBook, mentions
 from hami_webhook.wire import AdmissionRequest, Decision, Operation, UnreadableObject, as_dict, read_binding, read_pod
@@ -42,6 +43,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     overwrite_default_scheduler: bool = True
     """Whether a pod that names ``default-scheduler`` is taken over; one that names none always is."""
     privileged: PrivilegedPolicy = PrivilegedPolicy.CONTAINER
+    least_memory_mib: int = 0
+    """The smallest share of a card that our shim holds containers to; 0 is none."""
     confine: bool = True
     """Give containers with a share the runtime's seccomp profile where they name none."""
     adopted_schedulers: frozenset[str] = frozenset()
@@ -166,10 +169,23 @@ class Reviewer:
             return f"container {privileged} is privileged"
         if pod.spec.node_name and self._policy.scheduler_name:
             return "pod has node assigned"
+        if (small := self._too_small(pod, asked)) is not None:
+            return small
         for annotated in self._catalog.annotated_requests(pod):
             if self._asked_nowhere_else(pod, asked, annotated.resource):
                 return str(annotated)
         return self._quotas.refusal(request.namespace or pod.metadata.namespace, asked)
+
+    def _too_small(self, pod: Pod, asked: PodRequest) -> str | None:
+        """Which share is smaller than the installation's smallest. One in percent is an amount only once there is a card."""
+        least_mib = self._policy.least_memory_mib
+        for (_, _, path), container in zip(containers_in_order(pod), asked.containers, strict=True):
+            for share in container.requests:
+                vendor = self._catalog.vendor(share.vendor)
+                if vendor.shim and 0 < share.memory_mib < least_mib:
+                    field = f"{path}.resources.limits[{vendor.memory_resource}]"
+                    return f"{field}: {share.memory_mib} MiB is not accepted; accepted: {least_mib} MiB or more"
+        return None
 
     def _asked_nowhere_else(self, pod: Pod, asked: PodRequest, resource: str) -> bool:
         """Whether ``resource`` of a vendor that the pod asks is in no container, so that an annotation of it can only be a mistake."""

@@ -45,6 +45,13 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     scheduler_name: Annotated[str, Meta(description="scheduler that pods are given to; empty leaves their own")] = "hami-scheduler"
     force_overwrite_default_scheduler: Annotated[bool, Meta(description="take over pods that name default-scheduler")] = True
     privileged: Annotated[PrivilegedPolicy, Meta(description="which privileged containers are refused")] = PrivilegedPolicy.CONTAINER
+    least_memory_mib: Annotated[
+        int,
+        Meta(
+            description="smallest share of an NVIDIA card's memory that is let in, in MiB; CUDA needs some hundred for itself; 0 means none",
+            ge=0,
+        ),
+    ] = 0
     confine: Annotated[
         bool, Meta(description="give containers with a share seccompProfile RuntimeDefault where they and their pod name none")
     ] = True
@@ -95,6 +102,7 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
             scheduler_name=self.scheduler_name,
             overwrite_default_scheduler=self.force_overwrite_default_scheduler,
             privileged=self.privileged,
+            least_memory_mib=self.least_memory_mib,
             confine=self.confine,
             adopted_schedulers=self.adopted_schedulers,
             exempt_namespaces=self.exempt_namespaces,

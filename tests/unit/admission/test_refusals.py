@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import msgspec
@@ -243,3 +244,23 @@ def test_any_object_gets_a_decision(body: Any, operation: str, sub_resource: str
     for judge in (desk.reviewer.mutate, desk.reviewer.validate):
         decision = judge(a_request(body, old=body, operation=operation, sub_resource=sub_resource))
         assert decision.allowed or decision.message
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"), [({"mem": "511"}, True), ({"mem": "1"}, True), ({"mem": "512"}, False), ({"percent": "1"}, False), ({}, False)]
+)
+@pytest.mark.parametrize("where", ["app", "init"])
+def test_a_share_below_the_installations_smallest_is_refused_with_its_field(
+    make_desk: Callable[..., Desk], limits: dict[str, str], refused: bool, where: str
+) -> None:
+    asking = a_container("small", gpu="1", **limits)
+    pod = a_pod(asking) if where == "app" else a_pod(a_container(), inits=(asking,))
+    decision = make_desk(least_memory_mib=512).mutate(pod)
+    assert decision.allowed is not refused
+    if refused:
+        place = "spec.containers[0]" if where == "app" else "spec.initContainers[0]"
+        assert (
+            decision.message
+            == f"{place}.resources.limits[nvidia.com/gpumem]: {limits['mem']} MiB is not accepted; accepted: 512 MiB or more"
+        )
+    assert make_desk().mutate(pod).allowed

@@ -9,11 +9,15 @@ import warnings
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import yaml
 
 from hami_devices.catalog import Catalog
+from hami_node_agent.settings import Settings as AgentSettings
+from hami_protocol.devices import RegisterFormat
+from hami_registry.settings import Settings as RegistrySettings
 from hami_runtime import settings
 from hami_webhook.settings import Settings as WebhookSettings
 from tests.unit.manifests.conftest import KUSTOMIZE, Manifests
@@ -41,6 +45,7 @@ def with_all() -> Manifests:
             "admission-policies",
             "webhook-certificate",
             "mig",
+            "beside-hami",
             "vendor-plugins",
             *(f"vendor-plugins/{name}" for name in FAMILIES),
         ]
@@ -57,7 +62,7 @@ def with_all() -> Manifests:
 
 
 def test_every_component_is_built_somewhere() -> None:
-    here = {"admission-policies", "webhook-certificate", "mig", "vendor-plugins"}
+    here = {"admission-policies", "webhook-certificate", "mig", "vendor-plugins", "beside-hami"}
     assert {path.name for path in (KUSTOMIZE / "components").iterdir()} == OF_OVERLAYS | here | TESTED_ELSEWHERE
 
 
@@ -73,6 +78,21 @@ def test_an_agent_that_cuts_cards_is_let_to_and_gets_nothing_else() -> None:
     assert (environ["NVIDIA_MIG_CONFIG_DEVICES"], environ["NVIDIA_MIG_MONITOR_DEVICES"]) == ("all", "all")
     assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
     assert not agent["securityContext"].get("privileged")
+
+
+def test_beside_hami_agents_serve_without_grants_and_nodes_register_as_hami_reads_them() -> None:
+    """The way back of docs/migrate.md."""
+
+    def read(workload: str, shape: type[Any]) -> Any:
+        (container,) = with_all().pods[workload]["spec"]["containers"]
+        return settings.load(shape, {each["name"]: each.get("value", "x") for each in container["env"]})
+
+    agent, registry = read("hami-node-agent", AgentSettings), read("hami-registry", RegistrySettings)
+    assert (agent.require_grant_event, agent.register_format) == (False, RegisterFormat.JSON)
+    assert registry.legacy_handshake
+    page = (KUSTOMIZE.parents[1] / "docs" / "migrate.md").read_text()
+    for said in ("beside-hami", "HAMI_REQUIRE_GRANT_EVENT=false", "HAMI_REGISTER_FORMAT=json", "HAMI_LEGACY_HANDSHAKE=true", "v2.8.0"):
+        assert said in page
 
 
 def test_the_webhook_shows_the_certificate_that_is_mounted_and_loses_the_rights_that_it_no_longer_needs() -> None:
