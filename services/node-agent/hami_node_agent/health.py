@@ -5,7 +5,7 @@
     healthy --fatal XID--> out --N good probes in a row, over the probation--> healthy
                             ^-------------- fatal XID, failed probe ----------'  (counting starts again)
 
-An application's own fault never takes a card out. Which XID is which is a table (``HealthRules``), not code. A card that the scan itself
+An application's own fault never takes a card out. Which XID is which is a table (``xid_catalog``), not code. A card that the scan itself
 reports as faulty is out as long as the scan says so; that is not kept here. Kept: why each card was out, also over a restart of the agent.
 """
 
@@ -18,10 +18,8 @@ from typing import Final
 
 from msgspec import Struct
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 94, 109})
-"""Faults of the program that ran; the card is fine (NVIDIA's XID catalogue)."""
-FATAL_XIDS: Final = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
-"""Double-bit and uncontained ECC, NVLink, fallen off the bus, GSP: the card cannot be used."""
+from hami_node_agent.xid_catalog import APPLICATION_XIDS, FATAL_XIDS
+
 _HISTORY: Final = 256
 
 
@@ -104,14 +102,14 @@ class HealthBook:
             self._out = {uuid: _Out(reason=reason) for uuid, reason in record.out.items()}
             self._history.extend(record.history)
 
-    def fault(self, uuid: str, xid: int, *, now: float, time: str) -> bool:
-        """Note an XID; True where it takes a card out that was in."""
-        kind = self._rules.classify(xid)
+    def fault(self, uuid: str, xid: int, *, now: float, time: str, failure: str = "") -> bool:
+        """Note an XID, and what the driver says of the card itself where that is known; True where it takes a card out that was in."""
+        kind = XidClass.FATAL if failure else self._rules.classify(xid)
         self._history.append(Incident(uuid=uuid, time=time, what=f"XID {xid} ({kind})"))
         if kind is XidClass.APPLICATION or not self._rules.watch:
             return False
         was_in = uuid not in self._out
-        self._out[uuid] = _Out(reason=f"XID {xid}", since=now)
+        self._out[uuid] = _Out(reason=f"XID {xid}: {failure}" if failure else f"XID {xid}", since=now)
         return was_in
 
     def probed(self, uuid: str, failure: str, *, now: float, time: str) -> bool:

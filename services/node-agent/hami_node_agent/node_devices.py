@@ -16,6 +16,7 @@ from hami_node_agent.hardware import DeviceFault, Hardware, HardwareError, Hardw
 from hami_node_agent.health import HealthBook, HealthRules, Incident
 from hami_node_agent.journal import Journal
 from hami_node_agent.sharing import Sharing
+from hami_node_agent.xid_catalog import RECOVERY_ACTION_CHANGED
 from hami_protocol.devices import RegisteredDevice
 from hami_runtime.clock import Clock
 from hami_runtime.isolation import Isolation
@@ -136,7 +137,7 @@ class NodeDevices:
     async def _take(self, event: HardwareEvent) -> None:
         match event:
             case DeviceFault(uuid=uuid, xid=xid) if uuid:
-                self._fault(uuid, xid)
+                await self._fault(uuid, xid)
             case _:
                 await self.scan()
 
@@ -156,8 +157,9 @@ class NodeDevices:
                         log.info("device is back", device=uuid)
                         self._kept()
 
-    def _fault(self, uuid: str, xid: int) -> None:
-        taken_out = self._book.fault(uuid, xid, now=self._clock.monotonic(), time=self._time())
+    async def _fault(self, uuid: str, xid: int) -> None:
+        failure = await self._hardware.probe(uuid) if xid == RECOVERY_ACTION_CHANGED else ""
+        taken_out = self._book.fault(uuid, xid, now=self._clock.monotonic(), time=self._time(), failure=failure)
         log.warning("device fault", device=uuid, xid=xid, taken_out=taken_out)
         self._kept(ring=taken_out)
 

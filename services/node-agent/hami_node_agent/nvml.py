@@ -23,6 +23,16 @@ from hami_protocol.devices import MigProfile
 T = TypeVar("T")
 log = structlog.get_logger()
 EVENT_WAIT_MILLISECONDS: Final = 1000
+RECOVERY_ACTION_FIELD: Final = 230
+"""``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``; drivers from R565 on answer."""
+RECOVERY_ACTIONS: Final = {
+    1: "the driver asks for a reset of the card",
+    2: "the driver asks for a restart of the node",
+    4: "the driver asks to drain the card and reset it",
+    6: "the driver asks for a reset of the bus",
+    7: "the driver asks for a restart of the system",
+}
+"""``nvmlDeviceGpuRecoveryAction_t``. Draining peer-to-peer traffic (3) and an IMEX domain (5) leave the card itself usable."""
 RETRY_SECONDS: Final = (1.0, 5.0, 30.0)
 LINK_SCORES: Final = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 """By NVML's common ancestor: same board, one switch, several switches, host bridge, same CPU, across CPUs."""
@@ -154,7 +164,16 @@ class NvmlHardware:
             self._memory_mib(handle)
         except nvml.NVMLError as exc:
             return str(exc)
-        return ""
+        return self._recovery_action(handle)
+
+    def _recovery_action(self, handle: Any) -> str:
+        """What the driver wants to be done with the card; empty for nothing, or where the driver does not say."""
+        nvml = self._library.started()
+        try:
+            (found,) = nvml.nvmlDeviceGetFieldValues(handle, [RECOVERY_ACTION_FIELD])
+        except (nvml.NVMLError, AttributeError):  # an older driver, or an older library
+            return ""
+        return RECOVERY_ACTIONS.get(int(found.value.uiVal), "") if found.nvmlReturn == 0 else ""
 
     def _reading(self, uuid: str) -> DeviceReading | None:
         nvml = self._library.started()

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from hami_node_agent.health import APPLICATION_XIDS, FATAL_XIDS, XidClass
+from hami_node_agent.health import XidClass
+from hami_node_agent.xid_catalog import APPLICATION_XIDS, FATAL_XIDS
 from hami_protocol.devices import RegisterFormat
 from hami_runtime.settings import ProcessSettings
 
@@ -60,7 +61,9 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
     driver_root_mount: Annotated[str, Meta(description="where that root is mounted in the agent", pattern="^/")] = "/driver-root"
     dev_root_mount: Annotated[str, Meta(description="where the root of device nodes is mounted; empty means the driver's root")] = ""
 
-    application_xids: Annotated[frozenset[int], Meta(description="XIDs that are the program's own fault")] = APPLICATION_XIDS
+    application_xids: Annotated[frozenset[int], Meta(description="XIDs that take no card out: a program's own fault, or news")] = (
+        APPLICATION_XIDS
+    )
     fatal_xids: Annotated[frozenset[int], Meta(description="XIDs that take a card out")] = FATAL_XIDS
     unknown_xids: Annotated[XidClass, Meta(description="what an XID in neither list is")] = XidClass.FATAL
     probe_seconds: Annotated[float, Meta(description="how often a card that is out is tried", gt=0)] = 10.0

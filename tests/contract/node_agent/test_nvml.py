@@ -240,3 +240,16 @@ async def test_pairs_score_their_bridge_and_links_and_zero_where_the_two_ends_di
 
 def test_sharing_is_as_configured(library: Library, tmp_path: Path) -> None:
     assert hardware(library, tmp_path).sharing(Sharing(split_count=3)).split_count == 3
+
+
+@pytest.mark.parametrize(
+    ("action", "failure"),
+    [(0, ""), (1, "the driver asks for a reset of the card"), (3, ""), (4, "the driver asks to drain the card and reset it")],
+)
+async def test_a_probe_fails_as_long_as_the_driver_asks_for_a_reset(tmp_path: Path, action: int, failure: str) -> None:
+    class Recovering(Library):
+        def _nvmlDeviceGetFieldValues(self, card: int, fields: list[int]) -> list[Any]:
+            assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+            return [SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=action))]
+
+    assert await hardware(Recovering(), tmp_path).probe("GPU-0") == failure
