@@ -75,7 +75,9 @@ class Scene:
             for index in range(count)
         )
         given = {keys.register("nvidia"): registration.encode_text(devices), keys.ALLOCATION_MODE: "cdi", **annotations}
-        await self.world.admin.create(api.NODES, {"metadata": {"name": name, "annotations": given}})
+        counted = {"nvidia.com/gpu": str(10 * count)}
+        body = {"metadata": {"name": name, "annotations": given}, "status": {"capacity": counted, "allocatable": counted}}
+        await self.world.admin.create(api.NODES, body)
         report = DevicesReported(node=name, device_type="nvidia", generation=1, devices=devices, allocation_mode=AllocationMode.CDI)
         self.reports.append(report)
         await self.say(report)

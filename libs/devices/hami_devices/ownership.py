@@ -36,7 +36,7 @@ def binding_keys(catalog: Catalog) -> frozenset[str]:
 def pod_keys(catalog: Catalog) -> dict[Writer, frozenset[str]]:
     """Who changes which of a pod's records after it was bound: how it went, what was handed out, and other sizes once the agent has applied them."""
     handed_out = {vendor.to_allocate_key for vendor in catalog.vendors if vendor.to_allocate_key}
-    written = {keys.BIND_PHASE, keys.MIG_ALLOCATIONS, *handed_out, *assignment_keys(catalog)}
+    written = {keys.BIND_PHASE, keys.MIG_ALLOCATIONS, keys.RESIZE_GENERATION, *handed_out, *assignment_keys(catalog)}
     return {Writer.SCHEDULER: frozenset(), Writer.REGISTRY: frozenset(written)}
 
 

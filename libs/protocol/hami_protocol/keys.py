@@ -12,6 +12,8 @@ BIND_TIME = "hami.io/bind-time"
 # On pods, written by the scheduler as `allocating`, then by the registry as `success` or `failed`.
 BIND_PHASE = "hami.io/bind-phase"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
+# On pods, written by the registry with other sizes of a share: the generation of the resize, so that none overwrites a later one.
+RESIZE_GENERATION = "hami.io/vgpu-resize-generation"
 
 # On pods, written by the webhook.
 TRACE_PARENT = "hami.io/traceparent"
@@ -55,5 +57,5 @@ def generation(device_type: str) -> str:
     return f"hami.io/node-{device_type}-generation"
 
 
-SYSTEM_POD_KEYS = frozenset({ASSIGNED_NODE, ASSIGNED_TIME, BIND_TIME, BIND_PHASE, MIG_ALLOCATIONS})
+SYSTEM_POD_KEYS = frozenset({ASSIGNED_NODE, ASSIGNED_TIME, BIND_TIME, BIND_PHASE, MIG_ALLOCATIONS, RESIZE_GENERATION})
 """Pod annotations that only our services write, besides the vendors' assignment keys: refused when a user creates a pod with them."""

@@ -37,6 +37,8 @@ SUCCESS: Final = "success"
 FAILED: Final = "failed"
 _FINAL: Final = frozenset({SUCCESS, FAILED})
 _REMEMBERED_PODS: Final = 100_000
+_MOST_DIGITS: Final = 19
+"""Of a generation, which is a number of 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,9 +164,17 @@ class Phases:
         texts = {v.name: annotations[v.to_allocate_key] for v in self._catalog.vendors if v.to_allocate_key in annotations}
         allocated = {v.name: annotations[v.allocated_key] for v in self._catalog.vendors if v.allocated_key in annotations}
         node = pod.spec.node_name or annotations.get(keys.ASSIGNED_NODE, "")
-        granted = (known := self._known.get(pod.metadata.uid)) is not None and known.granted
-        phase, mig = annotations.get(keys.BIND_PHASE, ""), annotations.get(keys.MIG_ALLOCATIONS, "")
-        self._remember(pod.metadata.uid, _Known(node=node, phase=phase, to_allocate=texts, allocated=allocated, mig=mig, granted=granted))
+        granted = (before := self._known.get(pod.metadata.uid)) is not None and before.granted
+        known = _Known(
+            node=node,
+            phase=annotations.get(keys.BIND_PHASE, ""),
+            to_allocate=texts,
+            allocated=allocated,
+            resized=_generation(annotations.get(keys.RESIZE_GENERATION, "")),
+            mig=annotations.get(keys.MIG_ALLOCATIONS, ""),
+            granted=granted,
+        )
+        self._remember(pod.metadata.uid, known)
 
     def _remember(self, uid: str, known: _Known) -> None:
         self._known[uid] = known
@@ -196,7 +206,7 @@ class Phases:
         return PatchPod(pod=event.pod, node=event.node, annotations=annotations, release_lock=not known.granted, may_wait=may_wait)
 
     def _judge_resize(self, event: ShareResizeApplied) -> Verdict:
-        """The sizes that hold now, on the same cards; one that is older than what was written changes nothing."""
+        """The sizes that hold now, on the same cards. The record has the generation too: one that is delivered again, late, changes nothing."""
         known = self._known.get(event.pod.uid)
         if known is None:
             return LookUp(pod=event.pod)
@@ -204,7 +214,7 @@ class Phases:
             return GiveUp(reason=f"node {event.node} speaks for a pod of node {known.node or 'none'}")
         if event.generation <= known.resized:
             return Nothing()
-        annotations: dict[str, str] = {}
+        annotations = {keys.RESIZE_GENERATION: str(event.generation)}
         for given in event.assignments:
             text = assignment.encode(given)
             current = known.allocated.get(given.vendor, "")
@@ -212,8 +222,7 @@ class Phases:
                 return GiveUp(reason=f"node {event.node} resizes other devices of {given.vendor[:64]} than the pod holds")
             if text != current:
                 annotations[self._catalog.vendor(given.vendor).allocated_key] = text
-        known.resized = event.generation
-        return PatchPod(pod=event.pod, node=event.node, annotations=annotations) if annotations else Nothing()
+        return PatchPod(pod=event.pod, node=event.node, annotations=annotations)
 
     def _serve(self, event: ContainerServed, known: _Known) -> Verdict:
         text = known.to_allocate.get(event.vendor)
@@ -232,6 +241,7 @@ class Phases:
         """``command`` was carried out."""
         if known := self._known.get(command.pod.uid):
             known.phase = command.annotations.get(keys.BIND_PHASE, known.phase)
+            known.resized = _generation(command.annotations.get(keys.RESIZE_GENERATION, "")) or known.resized
             for vendor in self._catalog.vendors:
                 if (text := command.annotations.get(vendor.to_allocate_key)) is not None:
                     known.to_allocate[vendor.name] = text
@@ -283,3 +293,8 @@ def all_emptied(text: str) -> str | None:
         return ";" * len(assignment.decode_entries(text))
     except RecordError:
         return None
+
+
+def _generation(text: str) -> int:
+    """The generation that a record has; 0 for none, and for what is no number."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0

@@ -97,14 +97,37 @@ def test_an_entry_that_is_emptied_stays_so_when_events_come_out_of_order(phases:
 def test_a_share_of_another_size_is_recorded_once_and_the_api_servers_policies_let_the_registry_do_it(phases: Phases) -> None:
     phases.judge(granted(A))
     carry_out(phases, SUCCEEDED)
-    share = DeviceShare(uuid="GPU-A", type="NVIDIA", memory_mib=4000, cores=0)
-    held = (VendorAssignment(vendor="NVIDIA", containers=(ContainerShares(container="c0", kind=ContainerKind.APP, shares=(share,)),)),)
-    applied = ShareResizeApplied(pod=POD, node="n1", assignments=held, generation=2)
-    assert carry_out(phases, applied) == {ALLOCATED: "GPU-A,NVIDIA,4000,0:;"}
+    applied = resized(4000, generation=2)
+    assert carry_out(phases, applied) == {ALLOCATED: "GPU-A,NVIDIA,4000,0:;", keys.RESIZE_GENERATION: "2"}
     assert isinstance(phases.judge(applied), Nothing)
     mine = ownership.pod_keys(Catalog())[ownership.Writer.REGISTRY]
-    assert {keys.BIND_PHASE, KEY, ALLOCATED, keys.MIG_ALLOCATIONS} <= mine
+    assert {keys.BIND_PHASE, KEY, ALLOCATED, keys.MIG_ALLOCATIONS, keys.RESIZE_GENERATION} <= mine
     assert keys.ASSIGNED_NODE not in mine, "where a pod is, the scheduler alone says"
+
+
+def resized(memory_mib: int, *, generation: int) -> ShareResizeApplied:
+    share = DeviceShare(uuid="GPU-A", type="NVIDIA", memory_mib=memory_mib, cores=0)
+    held = (VendorAssignment(vendor="NVIDIA", containers=(ContainerShares(container="c0", kind=ContainerKind.APP, shares=(share,)),)),)
+    return ShareResizeApplied(pod=POD, node="n1", assignments=held, generation=generation)
+
+
+@pytest.mark.parametrize("sizes", [(4000, 300), (300, 3000)], ids=["two sizes", "there and back"])
+def test_a_resize_that_is_delivered_again_does_not_overwrite_a_later_one(phases: Phases, sizes: tuple[int, int]) -> None:
+    """Its acknowledgement was lost: the record then had the earlier size, and the ledger the later one."""
+    first, second = (resized(size, generation=at) for at, size in enumerate(sizes, start=1))
+    record = {keys.BIND_PHASE: "success", KEY: ";", ALLOCATED: "GPU-A,NVIDIA,3000,0:;"}
+    phases.looked_up(the_pod(**record))
+    for event in (first, second):
+        record |= carry_out(phases, event)
+    assert record[ALLOCATED] == f"GPU-A,NVIDIA,{sizes[1]},0:;"
+    assert phases.judge(first, again=True) == LookUp(pod=POD)
+    phases.looked_up(the_pod(**record))
+    assert phases.judge(first) == Nothing()
+
+
+def test_a_generation_that_cannot_be_read_is_none(phases: Phases) -> None:
+    phases.looked_up(the_pod(**{ALLOCATED: "GPU-A,NVIDIA,3000,0:;", keys.RESIZE_GENERATION: "9" * 30}))
+    assert carry_out(phases, resized(300, generation=1))[keys.RESIZE_GENERATION] == "1"
 
 
 def test_an_agent_cannot_write_what_it_likes(phases: Phases) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hami_devices.catalog import Catalog
+from hami_protocol import keys
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.events import AllocationSucceeded, PodAllocating, ShareResizeApplied
 from hami_protocol.kubernetes import ObjectMeta, Pod, PodSpec
@@ -34,7 +35,7 @@ def test_the_annotation_follows_what_the_agent_has_carried_out() -> None:
     phases = served()
     written = phases.judge(applied(2000))
     assert isinstance(written, PatchPod)
-    assert written.annotations == {KEY: "GPU-a,NVIDIA,2000,30:;"}
+    assert written.annotations == {KEY: "GPU-a,NVIDIA,2000,30:;", keys.RESIZE_GENERATION: "5"}
     phases.patched(written)
     assert isinstance(phases.judge(applied(2000)), Nothing)
     assert isinstance(phases.judge(applied(1000, generation=4)), Nothing)
@@ -55,4 +56,4 @@ def test_a_pod_that_is_not_known_is_looked_up() -> None:
     phases.looked_up(Pod(metadata=meta, spec=PodSpec(node_name="n1")))
     written = phases.judge(applied(2000))
     assert isinstance(written, PatchPod)
-    assert written.annotations == {KEY: "GPU-a,NVIDIA,2000,30:;"}
+    assert written.annotations == {KEY: "GPU-a,NVIDIA,2000,30:;", keys.RESIZE_GENERATION: "5"}
