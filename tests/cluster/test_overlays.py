@@ -71,10 +71,11 @@ async def test_an_overlay_is_accepted_and_applied_again_changes_nothing(plane: C
     assert await versions(plane, folder) == made
 
 
-async def versions(plane: ControlPlane, folder: str) -> dict[tuple[str, str], str]:
+async def versions(plane: ControlPlane, folder: str) -> dict[tuple[str, str, str], str]:
     """Each object's version, which changes when anything of it does."""
     found = json.loads(await kubectl(plane.admin, "get", "-k", folder, "-o", "json"))["items"]
-    return {(each["kind"], each["metadata"]["name"]): each["metadata"]["resourceVersion"] for each in found}
+    metadata = [(each["kind"], each["metadata"]) for each in found]
+    return {(kind, each.get("namespace", ""), each["name"]): each["resourceVersion"] for kind, each in metadata}
 
 
 async def test_the_command_line_installs_what_kustomize_builds_with_kube_scheduler_of_the_clusters_version(plane: ControlPlane) -> None:

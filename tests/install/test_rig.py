@@ -153,5 +153,5 @@ class TestUninstall:
         assert [name for name in cluster.kubectl("get", kinds, "-o", "name").split() if "hami" in name] == []
 
     def test_pods_are_created_as_before(self, cluster: Cluster) -> None:
-        cluster.kubectl("run", "plain", "--image=busybox:1.36", "--restart=Never", "--", "sleep", "1000000")
+        cluster.kubectl("run", "plain", "--image=busybox:1.36", "--restart=Never", "--command", "--", "sleep", "1000000")
         cluster.kubectl("wait", "pod/plain", "--for=condition=Ready", "--timeout=120s")
