@@ -9,6 +9,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "invariants.h"
+
 #pragma GCC visibility push(default)
 #include "cuda_abi.h"
 #include "nvml_abi.h"
@@ -78,6 +80,7 @@ void charge_called_from(const void *caller);
 
 /* For a wrapper whose real function this driver does not have: reached only by a program linked against a newer one. */
 #define REAL_OR(function, error)                                                                                       \
+	CHECK_WHEN_DONE();                                                                                             \
 	do {                                                                                                           \
 		NOTE_CALLER();                                                                                         \
 		if (!hooks_load_driver())                                                                              \

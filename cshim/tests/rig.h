@@ -21,6 +21,7 @@
 
 extern void fakeFail(const char *function, CUresult result, int count);
 extern uint64_t fakeUsedBytes(int device);
+extern uint64_t fakeOwnBytes(int device);
 extern uint64_t fakeBusyNanoseconds(int device);
 extern void fakeRunFor(CUfunction function, uint64_t ns);
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 CSHIM = Path(__file__).resolve().parent.parent
 RUN_SECONDS = 3600  # the long form of the kills
+CHECKED = ("blocks", "captures", "graphs", "memory", "pools", "process", "stress")
+"""Programs that run under the library that looks at its invariants after every call, too."""
 
 
 def run_program(program: Path, environment: dict[str, str]) -> tuple[Path, subprocess.CompletedProcess[str], float]:
@@ -80,10 +82,14 @@ def main() -> int:
     jobs = [(program, plain) for program in sorted((build / "unit").iterdir())]
     jobs += [(program, shimmed) for program in sorted((build / "api").iterdir())]
     jobs += [(build / "cudart" / form, shimmed) for form in ("shared", "static")]
+    if not options.preload:
+        checked = shimmed | {"LD_PRELOAD": str(build / "checked" / "libvgpu.so")}
+        jobs += [(build / "api" / name, checked) for name in CHECKED]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for program, done, seconds in pool.map(lambda job: run_program(*job), jobs):
+        for (_, environment), (program, done, seconds) in zip(jobs, pool.map(lambda job: run_program(*job), jobs), strict=True):
+            mark = " (checked)" if "/checked/" in environment.get("LD_PRELOAD", "") else ""
             lines = done.stdout.strip().splitlines() or [f"ended with {done.returncode}"]
-            print(f"{program.parent.name}/{program.name}: {lines[-1]} ({seconds:.1f} s)", flush=True)
+            print(f"{program.parent.name}/{program.name}{mark}: {lines[-1]} ({seconds:.1f} s)", flush=True)
             if done.returncode != 0:
                 failed += 1
                 print(done.stderr, end="")

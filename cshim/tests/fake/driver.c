@@ -33,6 +33,21 @@ uint64_t fakeUsedBytes(int device)
 	return fake_used(device);
 }
 
+uint64_t fakeOwnBytes(int device)
+{
+	struct fake_state *state = fake_state();
+	const int card = fake_card(device);
+	uint64_t bytes;
+
+	if (card < 0 || state->devices[card].context_bytes != 0)
+		return 0;
+	fake_look_at_exports();
+	fake_lock(state);
+	bytes = fake_self(state)->used_bytes[card];
+	fake_unlock(state);
+	return bytes;
+}
+
 uint64_t fakeBusyNanoseconds(int device)
 {
 	return atomic_load(&fake_state()->devices[device].busy_ns);

@@ -15,6 +15,9 @@ void fakeFail(const char *function, CUresult result, int count);
 /* Bytes in use on a card by all processes, as the card itself knows. */
 uint64_t fakeUsedBytes(int device);
 
+/* Bytes in use on a device of this process's by itself, its contexts apart. */
+uint64_t fakeOwnBytes(int device);
+
 /* Device time that a card has worked, by all processes. */
 uint64_t fakeBusyNanoseconds(int device);
 

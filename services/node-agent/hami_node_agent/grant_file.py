@@ -47,6 +47,8 @@ class Grant:
     devices: tuple[GrantedDevice, ...]
     region_path: str = ""
     """Inside the container; empty where ``CUDA_DEVICE_MEMORY_SHARED_CACHE`` names it."""
+    region_made: bool = False
+    """The region is a file that the agent made and mounted: no process starts without it."""
     core_policy: str = "default"
     priority: int = 1
     oversubscribe: bool = False
@@ -80,7 +82,7 @@ def encode(grant: Grant) -> bytes:
         "version": layout.GRANT_VERSION,
         "size": layout.GRANT.size,
         "device_count": len(grant.devices),
-        "flags": layout.GRANT_OVERSUBSCRIBE if grant.oversubscribe else 0,
+        "flags": (layout.GRANT_OVERSUBSCRIBE if grant.oversubscribe else 0) | (layout.GRANT_REGION_MADE if grant.region_made else 0),
         "core_policy": _CORE_POLICIES.get(grant.core_policy, layout.GRANT_CORE_DEFAULT),
         "priority": grant.priority,
         "generation": grant.generation,
@@ -145,6 +147,7 @@ def decode(data: bytes, *, torn: bool = False) -> Grant:
         core_policy=policies.get(uint["core_policy"], "default"),
         priority=uint["priority"],
         oversubscribe=bool(uint["flags"] & layout.GRANT_OVERSUBSCRIBE),
+        region_made=bool(uint["flags"] & layout.GRANT_REGION_MADE),
         generation=uint["generation"],
     )
 

@@ -19,12 +19,13 @@ from hami_devices import records
 from hami_devices.catalog import Catalog
 from hami_devices.vendor import Vendor
 from hami_node_agent import grant_file, grants, node_pods
-from hami_node_agent.grant_file import GrantedDevice
+from hami_node_agent import region as regions
+from hami_node_agent.grant_file import Grant
 from hami_node_agent.grants_view import GrantsView
 from hami_node_agent.hostfiles import HostFiles
 from hami_node_agent.journal import Journal, ServedPod
 from hami_node_agent.mig_instances import MigInstances
-from hami_node_agent.needs import HostPaths, Needs, Shim, folder_name, needs
+from hami_node_agent.needs import REGION_INSIDE, HostPaths, Needs, Shim, folder_name, needs
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods
 from hami_node_agent.refusals import Refusal, RefusalKind
@@ -40,6 +41,7 @@ from hami_runtime.telemetry import OFF, Telemetry
 
 log = structlog.get_logger()
 FOLDER_MODE: Final = 0o777
+REGION_MODE: Final = 0o666
 """Of a container's own folder: the user it runs as is not known. Nothing that limits it is in there."""
 ASK_SECONDS: Final = 1.0
 
@@ -159,6 +161,7 @@ class Granting:
             cut = self._cut(pod, held, visible_devices)
             if cut is not None:
                 return cut
+            started = self._started(ref.uid, held.container)
             return needs(
                 pod_uid=ref.uid,
                 held=held,
@@ -171,22 +174,20 @@ class Granting:
                 shim=self._shim(),
                 legacy_region=self.policy.legacy_region,
                 visible_devices=visible_devices,
-                started=self._started(ref.uid, held.container),
+                started={device.uuid: device for device in started.devices} if started else {},
+                region=started.region_path if started else REGION_INSIDE,
                 devices={device.uuid: device for device in self._devices.registered},
             )
         except ProtocolError as exc:
             return Refusal(kind=RefusalKind.UNREADABLE, reason=f"{ref}: {exc}", pod=ref)
 
-    def _started(self, uid: str, container: str) -> dict[str, GrantedDevice]:
-        """What the container's grant file says now, by device; nothing where there is none for it."""
+    def _started(self, uid: str, container: str) -> Grant | None:
+        """What the container's grant file says now; None where there is none for it."""
         content = self._files.read(self._paths.grant(folder_name(uid, container))) if self.vendor.shim else None
-        if content is None:
-            return {}
         try:
-            found = grant_file.decode(content, torn=True)
+            return grant_file.decode(content, torn=True) if content is not None else None
         except grant_file.GrantError:
-            return {}  # made anew
-        return {device.uuid: device for device in found.devices}
+            return None  # made anew
 
     def _cut(self, pod: Pod, held: ContainerShares, visible_devices: str | None) -> Needs | Refusal | None:
         """What a container with MIG instances needs: to be told which. The card itself holds it to them; None where it has none.
@@ -215,6 +216,8 @@ class Granting:
         """
         for folder in wanted.folders:
             self._files.make_folder(folder, mode=FOLDER_MODE)
+        if wanted.region_path and self._files.stamp(wanted.region_path) is None:
+            self._files.write(wanted.region_path, regions.EMPTY, mode=REGION_MODE)
         if wanted.grant_path:
             self.put_grant(wanted.grant_path, wanted.grant)
         self.secure(wanted)

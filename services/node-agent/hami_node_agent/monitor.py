@@ -60,6 +60,7 @@ class Watched:
     sm_percent: dict[str, int] = field(default_factory=dict)
     looked_at: float = 0.0
     unenforced: str = ""
+    exceeded: str = ""
 
     @property
     def last(self) -> Measured:
@@ -208,6 +209,11 @@ class Monitor:
             log.warning("container is not held to its share", pod=str(watched.pod), container=watched.container, reason=reason)
             self._recorder.record(watched.pod, "Warning", "ShareUnenforced", f"container {watched.container}: {reason}")
         watched.unenforced = reason
+        more = usage.exceeded(watched.readings)
+        if more and not watched.exceeded:
+            log.warning("share exceeded", pod=str(watched.pod), container=watched.container, reason=more)
+            self._recorder.record(watched.pod, "Warning", "ShareExceeded", f"container {watched.container}: {more}")
+        watched.exceeded = more
 
     def _grant(self, name: str) -> Grant | GrantError | None:
         """What the container is held to, or why that cannot be read; None where there is no grant file."""
@@ -327,6 +333,11 @@ class Monitor:
             "hami_agent_unenforced_containers",
             "containers that are not held to their share: processes without the shim, or an unreadable grant",
             lambda: sum(bool(watched.unenforced) for watched in self._watched.values()) + len(self._unreadable),
+        )
+        telemetry.gauge(
+            "hami_agent_exceeded_containers",
+            "containers of which the driver counts more memory than was granted",
+            lambda: sum(bool(watched.exceeded) for watched in self._watched.values()),
         )
         telemetry.gauge(
             "hami_agent_unreadable_regions",

@@ -1,7 +1,8 @@
 """What one container needs besides its device nodes: environment, mounts and grant file (node-agent sheet, sections 7.3 and 7.4). Pure.
 
 Inside the container everything is at the fixed path that the shim knows, ``/usr/local/vgpu``; on the host it is below the hook path. The
-container's own folder is writable by whatever user it runs as; the grant file and the shim lie outside it and are mounted over it, read-only.
+container's own folder is mounted read-only, and over it, from outside, the shim and the grant file, read-only, and the region, a file that whatever
+user the container runs as may write. With the reference's region, and for containers of an agent before this one, the folder itself is writable.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from hami_protocol.errors import ProtocolError
 from hami_protocol.kubernetes import Container
 
 INSIDE: Final = "/usr/local/vgpu"
+REGION_INSIDE: Final = f"{INSIDE}/region"
+"""Where a region that the agent has made is mounted."""
 DEVICES: Final = "HAMI_DEVICES"
 """Environment variable that names a container's devices, whatever its vendor's software reads."""
 _PATH_PART: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)
@@ -55,6 +58,8 @@ class Needs:
     grant_path: str = ""
     """Empty where there is no grant file: the vendor's containers are not held to their shares by our shim."""
     grant: bytes = b""
+    region_path: str = ""
+    """The region to be made on the host, where there is none yet; empty where the container's processes make it."""
     device_nodes: tuple[str, ...] = ()
     """Of MIG instances, besides their cards'."""
 
@@ -95,8 +100,15 @@ class HostPaths:
         """The grant file of one container, by ``folder_name``."""
         return f"{self.grants}/{name}"
 
+    @property
+    def regions(self) -> str:
+        """A region per container, ``<podUID>_<container>``; each is mounted alone."""
+        return f"{self.vgpu}/regions"
+
     def region(self, name: str, inside: str) -> str:
-        """The region of one container, which its grant names as it is ``inside``; in a folder that the tenant writes to."""
+        """The region of one container, which its grant names as it is ``inside``: the agent's file, or one in a folder that the tenant writes to."""
+        if inside == REGION_INSIDE:
+            return f"{self.regions}/{name}"
         return f"{self.containers}/{name}/{inside.rpartition('/')[2]}"
 
     @property
@@ -107,7 +119,7 @@ class HostPaths:
     @property
     def per_container(self) -> tuple[str, ...]:
         """Folders in which every container has one entry, named by ``folder_name``."""
-        return (self.containers, self.grants, self.locks)
+        return (self.containers, self.grants, self.locks, self.regions)
 
     @property
     def preload(self) -> str:
@@ -152,6 +164,7 @@ def needs(
     visible_devices: str | None = None,
     devices: Mapping[str, RegisteredDevice] = MappingProxyType({}),
     started: Mapping[str, GrantedDevice] = MappingProxyType({}),
+    region: str = REGION_INSIDE,
 ) -> Needs:
     """What ``container`` needs to use the shares it holds, and no more.
 
@@ -165,12 +178,12 @@ def needs(
         whole_mib: memory of each card that is not oversubscribed, by UUID: a grant of all of it and of all cores is a whole card.
         paths: where things are on the host.
         shim: what of it is installed.
-        legacy_region: whether the shim writes the reference's region too. That lies where the environment says, and ours beside it, with an ending
-            by which the reference's monitor does not take it for one.
+        legacy_region: whether the shim writes the reference's region too. That lies where the environment says, in the container's own folder.
         visible_devices: for ``NVIDIA_VISIBLE_DEVICES``; None names the cards.
         devices: as they are registered, by UUID.
         started: what the container's grant file says already, by UUID. A share that was resized keeps the environment it started with: kubelet
             does not give a restarted container another one, and the shim must know which value there is the agent's own.
+        region: where the region is inside the container: as the container's grant file says already, since its mounts stay what they were.
 
     Raises:
         ProtocolError: a name, a size or a quantity that cannot be used.
@@ -189,16 +202,17 @@ def needs(
         )
         if legacy_region:
             environment["HAMI_LEGACY_REGION"] = "true"
-        region = f"{INSIDE}/{answer}.region" if legacy_region else shared_cache(answer)
         grant = grant_file.encode(_grant(pod_uid, held, container, region, vendor, sharing, whole_mib, started))
     except ValueError as exc:
         raise ProtocolError(f"container {held.container}: {exc}") from exc
     folder = f"{paths.containers}/{name}"
     whole = all(share.cores == _WHOLE_CORES and share.memory_mib == whole_mib.get(share.uuid) for share in held.shares)
     disabled = whole and bool(vendor.disable_env) and switched_off(container, vendor.disable_env)
+    made = region == REGION_INSIDE
     mounts = [
         *([Bind(host_path=shim.host_path, container_path=f"{INSIDE}/libvgpu.so")] if shim.host_path else []),
-        Bind(host_path=folder, container_path=INSIDE, read_only=False),
+        Bind(host_path=folder, container_path=INSIDE, read_only=made and not legacy_region),
+        *([Bind(host_path=paths.region(name, region), container_path=region, read_only=False)] if made else []),
         Bind(host_path=f"{paths.locks}/{name}", container_path="/tmp/vgpulock", read_only=False),  # noqa: S108  # where old shims expect it
         *([Bind(host_path=paths.preload, container_path="/etc/ld.so.preload")] if shim.host_path and not disabled else []),
         *([Bind(host_path=shim.license, container_path="/tmp/license")] if shim.license else []),  # noqa: S108
@@ -209,7 +223,8 @@ def needs(
         environment=environment,
         mounts=tuple(mounts),
         folders=(folder, f"{paths.locks}/{name}"),
-        mount_points=(f"{folder}/libvgpu.so", f"{folder}/{grant_file.NAME}"),
+        mount_points=(f"{folder}/libvgpu.so", f"{folder}/{grant_file.NAME}", *([f"{folder}/region"] if made else [])),
+        region_path=paths.region(name, region) if made else "",
         grant_path=f"{paths.grants}/{name}",
         grant=grant,
     )
@@ -246,6 +261,7 @@ def _grant(
             for share in held.shares
         ),
         region_path=region,
+        region_made=region == REGION_INSIDE,
         core_policy="disable" if sharing.disable_core_limit else sharing.core_policy,
         priority=_priority(container, vendor),
         oversubscribe=sharing.memory_scaling > 1,

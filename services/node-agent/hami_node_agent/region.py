@@ -64,12 +64,23 @@ class Region:
     """By process: a count that changed means that it has started kernels."""
     last_kernel_seconds: int = 0
     """Unix time, in the reference's layouts; else 0."""
-    unknown_lookups: int = 0
-    """How often functions were asked for that the shim does not know."""
+    unknown_forms: int = 0
+    """How often a function that the shim holds was found in a form, or in a library, that it does not know."""
 
     def device(self, uuid: str) -> DeviceUse:
         """The use of one device; none where no process has used it."""
         return next((device for device in self.devices if device.uuid == uuid), DeviceUse(uuid=uuid))
+
+
+def _empty() -> bytes:
+    data = bytearray(layout.REGION.size)
+    for name, value in {"identity": layout.REGION_MAGIC, "version": layout.REGION_VERSION, "size": layout.REGION.size}.items():
+        layout.write_uint(data, layout.REGION, name, value)
+    return bytes(data)
+
+
+EMPTY: Final = _empty()
+"""The region of a container that has used nothing yet, as the agent makes it."""
 
 
 def decode(data: bytes, *, gone: Collection[Owner] = ()) -> Region:
@@ -127,11 +138,9 @@ def _decode_ours(data: bytes, gone: frozenset[Owner]) -> Region:
     for base, owner in slots:
         uses = (base + layout.REGION_SLOT.offset("use", place) for place in range(count))
         launches[owner] = sum(layout.read_uint(data, layout.REGION_USE, "launches", base=use) for use in uses) % _COUNTERS
-        unknown += layout.read_uint(data, layout.REGION_SLOT, "passed", base=base)
+        unknown += layout.read_uint(data, layout.REGION_SLOT, "unknown", base=base)
     devices = tuple(_our_device(data, place, [base for base, _ in slots]) for place in range(count))
-    return Region(
-        devices=tuple(device for device in devices if device.uuid), launches=launches, unknown_lookups=min(unknown, _BYTES_CEILING)
-    )
+    return Region(devices=tuple(device for device in devices if device.uuid), launches=launches, unknown_forms=min(unknown, _BYTES_CEILING))
 
 
 def _our_device(data: bytes, place: int, slots: list[int]) -> DeviceUse:

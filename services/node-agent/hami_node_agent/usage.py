@@ -1,6 +1,7 @@
 """What a container uses, from two sides: its region, which its processes write, and the driver's own count, which they cannot. Pure.
 
-Where the driver counts more processes on a card than the region has, some of them do not run under the shim: the container is *unenforced*.
+Where the driver counts more processes on a card than the region has, some of them do not run under the shim: the container is *unenforced*. Where it
+counts more memory than was granted, the share is *exceeded*, however that came about.
 What the driver counts beyond the region is overhead that no function reports; it is charged through the grant. The two sides are read one after
 the other, so the smallest of the last readings counts: an allocation in between is no overhead.
 """
@@ -63,6 +64,25 @@ def unenforced(measured: Measured) -> str:
         attached = measured.use(device).processes
         if counted.processes > attached:
             return f"{counted.processes} processes use {device.uuid}, {attached} of them under the shim"
+    if measured.region is not None and measured.region.unknown_forms:
+        return f"{measured.region.unknown_forms} look-ups of driver functions found a form, or a library, that the shim does not know"
+    return ""
+
+
+def exceeded(readings: Sequence[Measured]) -> str:
+    """Which device's share the driver counts more than granted of; empty where none.
+
+    Args:
+        readings: of one container, the oldest first; fewer than ``OVERHEAD_READINGS`` say nothing yet, so that a share that was just made smaller,
+            or memory that is just being freed, is none.
+    """
+    if len(readings) < OVERHEAD_READINGS:
+        return ""
+    for device in readings[-1].grant.devices:
+        counts = [one.counted[device.uuid].used_bytes if device.uuid in one.counted else 0 for one in readings[-OVERHEAD_READINGS:]]
+        if not device.whole and min(counts) > device.memory_limit_mib * _MIB:
+            charged = readings[-1].use(device).used_bytes
+            return f"{min(counts) // _MIB} MiB of {device.uuid} are in use, {device.memory_limit_mib} MiB granted, {charged // _MIB} MiB charged"
     return ""
 
 

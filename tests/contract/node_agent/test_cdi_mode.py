@@ -57,7 +57,12 @@ def test_a_container_is_void_for_nvidias_own_runtime_and_limited_by_the_shim() -
         edits = world.specs()[answers["c"].cdi_devices[0]]
         assert "NVIDIA_VISIBLE_DEVICES=void" in edits["env"]
         assert "CUDA_DEVICE_MEMORY_LIMIT_0=200m" in edits["env"]
-        assert {mount["containerPath"] for mount in edits["mounts"]} == {"/usr/local/vgpu", "/tmp/vgpulock", "/usr/local/vgpu/grant"}
+        assert {mount["containerPath"] for mount in edits["mounts"]} == {
+            "/usr/local/vgpu",
+            "/usr/local/vgpu/region",
+            "/tmp/vgpulock",
+            "/usr/local/vgpu/grant",
+        }
 
     play(scenario)
 
@@ -204,7 +209,7 @@ def test_what_a_container_left_where_grant_and_shim_are_mounted_is_no_way_around
         world.files.write(f"{folder}/grant/a-folder-of-the-tenant", b"x")
         await world.agent.pre_start(world.kubelet.ids(pod, "c"))
         assert world.files.read(f"{folder}/grant") == b""
-        assert world.files.names(folder) == ["grant", "libvgpu.so"]
+        assert world.files.names(folder) == ["grant", "libvgpu.so", "region"]
 
     play(scenario)
 

@@ -132,3 +132,17 @@ def test_a_live_word_does_not_make_the_grant_a_new_file_at_the_next_start() -> N
         assert layout.read_uint(grant(world, name), layout.GRANT, "core_switch") == 0
 
     play(scenario)
+
+
+def test_the_region_is_made_once_and_left_as_it_is() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", main=[("GPU-a", 1000, 30)])
+        name = await running(world, pod)
+        made = world.files.contents[region_path(world, name)]
+        assert (len(made), layout.read_uint(made, layout.REGION, "identity")) == (layout.REGION.size, layout.REGION_MAGIC)
+        use(world, name, 300)
+        await world.agent.pre_start(world.kubelet.ids(pod, "main"))  # the container restarts
+        await world.agent.monitor.look()
+        assert said(world).containers[0].devices[0].memory_used_mib == 300
+
+    play(scenario)

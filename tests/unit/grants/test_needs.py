@@ -49,18 +49,29 @@ def test_the_environment_is_the_references() -> None:
 
 
 @pytest.mark.example("node-agent 13.2 #26")
-def test_the_containers_folder_is_named_after_pod_and_container_and_is_all_that_it_can_write() -> None:
+def test_the_containers_files_are_named_after_pod_and_container_and_of_ours_it_can_write_the_region_alone() -> None:
     found = what(("GPU-a", 3000, 50))
     writable = [bind for bind in found.mounts if not bind.read_only]
     assert [(bind.host_path, bind.container_path) for bind in writable] == [
-        ("/usr/local/vgpu/containers/testuid_testcname", "/usr/local/vgpu"),
+        ("/usr/local/vgpu/regions/testuid_testcname", "/usr/local/vgpu/region"),
         ("/usr/local/vgpu/locks/testuid_testcname", "/tmp/vgpulock"),
     ]
+    assert found.region_path == "/usr/local/vgpu/regions/testuid_testcname"
+    assert grant_file.decode(found.grant).region_made
+
+
+def test_a_container_of_an_earlier_agent_keeps_the_region_that_it_was_started_with() -> None:
+    found = what(("GPU-a", 3000, 50), region="/usr/local/vgpu/c1.cache")
+    writable = {bind.container_path for bind in found.mounts if not bind.read_only}
+    assert writable == {"/usr/local/vgpu", "/tmp/vgpulock"}
+    grant = grant_file.decode(found.grant)
+    assert (found.region_path, grant.region_path, grant.region_made) == ("", "/usr/local/vgpu/c1.cache", False)
 
 
 def test_shim_preload_and_grant_are_mounted_read_only_from_outside_that_folder() -> None:
     read_only = {bind.container_path: bind.host_path for bind in what(("GPU-a", 3000, 50)).mounts if bind.read_only}
     assert read_only == {
+        "/usr/local/vgpu": "/usr/local/vgpu/containers/testuid_testcname",
         "/usr/local/vgpu/libvgpu.so": "/usr/local/vgpu/libvgpu.so.abc",
         "/etc/ld.so.preload": "/usr/local/vgpu/ld.so.preload",
         "/usr/local/vgpu/grant": "/usr/local/vgpu/grants/testuid_testcname",
@@ -73,7 +84,7 @@ def test_the_grant_says_what_the_environment_says() -> None:
         ("GPU-a", 3000, 50, False),
         ("GPU-b", 2000, 0, False),
     ]
-    assert (grant.pod_uid, grant.container, grant.priority, grant.region_path) == ("testuid", "testcname", 0, "/usr/local/vgpu/c1.cache")
+    assert (grant.pod_uid, grant.container, grant.priority, grant.region_path) == ("testuid", "testcname", 0, "/usr/local/vgpu/region")
 
 
 def test_a_whole_card_is_one_of_which_all_memory_and_all_cores_are_granted() -> None:
@@ -113,7 +124,7 @@ def test_a_container_switches_its_limits_off_only_where_that_is_allowed_and_its_
 
 def test_without_an_installed_shim_nothing_of_it_is_mounted() -> None:
     paths = {bind.container_path for bind in what(("GPU-a", 3000, 50), shim=Shim()).mounts}
-    assert paths == {"/usr/local/vgpu", "/tmp/vgpulock", "/usr/local/vgpu/grant"}
+    assert paths == {"/usr/local/vgpu", "/tmp/vgpulock", "/usr/local/vgpu/grant", "/usr/local/vgpu/region"}
 
 
 def test_a_licence_on_the_host_is_mounted_with_its_validator() -> None:
@@ -151,7 +162,8 @@ def test_the_references_region_lies_where_its_monitor_looks_and_ours_where_it_do
     found = what(("GPU-a", 3000, 50), legacy_region=True)
     assert found.environment["HAMI_LEGACY_REGION"] == "true"
     assert found.environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/c1.cache"
-    assert grant_file.decode(found.grant).region_path == "/usr/local/vgpu/c1.region"
+    assert grant_file.decode(found.grant).region_path == "/usr/local/vgpu/region"
+    assert {bind.container_path for bind in found.mounts if not bind.read_only} >= {"/usr/local/vgpu", "/usr/local/vgpu/region"}
     plain = what(("GPU-a", 3000, 50))
     assert "HAMI_LEGACY_REGION" not in plain.environment
-    assert grant_file.decode(plain.grant).region_path == "/usr/local/vgpu/c1.cache"
+    assert grant_file.decode(plain.grant).region_path == "/usr/local/vgpu/region"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hami_node_agent import usage
 from hami_node_agent.grant_file import Grant, GrantedDevice
 from hami_node_agent.region import DeviceUse, Region
@@ -49,3 +51,18 @@ def test_the_larger_figure_is_what_is_in_use() -> None:
     assert one.used_mib(one.grant.devices[0]) == 200
     other = measured(region_mib=100, counted_mib=300)
     assert other.used_mib(other.grant.devices[0]) == 300
+
+
+def test_a_share_is_exceeded_where_the_driver_counts_more_than_granted_at_several_looks() -> None:
+    more = [measured(region_mib=100, counted_mib=mib) for mib in (1200, 1100, 1300)]
+    assert usage.exceeded(more) == "1100 MiB of GPU-a are in use, 1000 MiB granted, 100 MiB charged"
+    assert usage.exceeded(more[:2]) == ""
+    assert usage.exceeded([*more[:2], measured(region_mib=100, counted_mib=1000)]) == ""
+    assert usage.exceeded([measured(region_mib=None, counted_mib=5000, whole=True)] * 3) == ""
+
+
+def test_functions_in_a_form_that_the_shim_does_not_know_are_not_held() -> None:
+    held = measured(region_mib=100, counted_mib=100)
+    assert held.region is not None
+    found = replace(held, region=replace(held.region, unknown_forms=2))
+    assert "2 look-ups of driver functions" in usage.unenforced(found)
