@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,33 +39,50 @@ OF_OVERLAYS = {
 TESTED_ELSEWHERE = {"volcano"}
 
 
-@cache
-def with_all() -> Manifests:
-    """`minimal` with every component that no overlay has, and the policies."""
+def with_added(components: Sequence[str] = (), **more: Any) -> Manifests:
+    """`minimal` with components, and what a kustomization adds besides."""
     with TemporaryDirectory() as folder:
-        components = [
-            "admission-policies",
-            "webhook-certificate",
-            "mig",
-            "beside-hami",
-            "vendor-plugins",
-            *(f"vendor-plugins/{name}" for name in FAMILIES),
-        ]
-        kustomization = {
-            "resources": [os.path.relpath(KUSTOMIZE / "overlays" / "minimal", Path(folder).resolve())],
-            "components": [os.path.relpath(KUSTOMIZE / "components" / name, Path(folder).resolve()) for name in components],
-            "images": [{"name": f"hami-{name}-plugin", "newTag": "1"} for name in FAMILIES],
-        }
-        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+
+        def relative(path: str) -> str:
+            return os.path.relpath(KUSTOMIZE / path, Path(folder).resolve())
+
+        kustomization = {"resources": [relative("overlays/minimal")], "components": [relative(f"components/{each}") for each in components]}
+        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(kustomization | more))
         kubectl = Path(sys.executable).with_name("kubectl")
         done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return Manifests(list(yaml.safe_load_all(done.stdout)))
 
 
+@cache
+def with_all() -> Manifests:
+    """`minimal` with every component that no overlay has, and the policies."""
+    components = [
+        "admission-policies",
+        "webhook-certificate",
+        "mig",
+        "beside-hami",
+        "vendor-plugins",
+        *(f"vendor-plugins/{name}" for name in FAMILIES),
+    ]
+    return with_added(components, images=[{"name": f"hami-{name}-plugin", "newTag": "1"} for name in FAMILIES])
+
+
 def test_every_component_is_built_somewhere() -> None:
     here = {"admission-policies", "webhook-certificate", "mig", "vendor-plugins", "beside-hami"}
     assert {path.name for path in (KUSTOMIZE / "components").iterdir()} == OF_OVERLAYS | here | TESTED_ELSEWHERE
+
+
+def test_an_overlay_lets_the_services_reach_an_api_server_at_another_port() -> None:
+    """The patch of the install page."""
+    page = (KUSTOMIZE.parents[1] / "docs" / "install.md").read_text()
+    (patches,) = [block for block in re.findall(r"```yaml\n(patches:.*?)```", page, re.DOTALL) if "api-server" in block]
+    built = with_added(**yaml.safe_load(patches))
+    policies = [each for each in built.of("NetworkPolicy") if each["metadata"]["name"] == "api-server"]
+    assert {each["metadata"]["namespace"] for each in policies} == {"hami-system", "hami-node-agent"}
+    for each in policies:
+        (rule,) = each["spec"]["egress"]
+        assert {port["port"] for port in rule["ports"]} == {443, 6443, 7443, 8443, 16443}
 
 
 def test_every_object_is_what_kubernetes_takes() -> None:
