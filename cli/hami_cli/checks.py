@@ -13,6 +13,8 @@ import msgspec
 from cryptography import x509
 from msgspec import Struct
 
+from hami_cli.snapshot import Snapshot
+from hami_protocol.card_facts import GONE
 from hami_protocol.inventory import Inventory
 from hami_runtime.kube.access import ResourceAccess
 
@@ -200,3 +202,18 @@ def agents(inventory: Inventory, nodes: Sequence[str]) -> Iterator[Check]:
         yield failed("agents", "no node registers devices", "label nodes that have cards gpu=on, and see that the node-agent runs there")
     else:
         yield ok("agents", f"{alive} of {len(nodes)} nodes register devices")
+
+
+def orphans(snapshot: Snapshot) -> Iterator[Check]:
+    """Whether a pod holds a card that its node no longer registers."""
+    gone = {(card.node, card.uuid) for card in snapshot.cards if card.status == GONE}
+    pods = sorted({f"{held.namespace}/{held.pod}" for held in snapshot.held if (held.node, held.uuid) in gone})
+    if pods:
+        named = ", ".join(f"{uuid} of {node}" for node, uuid in sorted(gone))
+        yield failed(
+            "cards of pods",
+            f"{', '.join(pods[:20])}: hold {named}, which are not registered any more",
+            "kubectl describe the pods; delete them",
+        )
+    else:
+        yield ok("cards of pods", "every pod's cards are registered")

@@ -447,6 +447,18 @@ _ADMISSION: Final[tuple[Sign, ...]] = (
 )
 _DEVICES: Final[tuple[Sign, ...]] = (
     _sign(
+        r"^CardGone",
+        "a card that the pod holds is no longer registered by its node",
+        "delete the pod: its programs cannot use the card any more",
+        "hami top cards",
+    ),
+    _sign(
+        r"^RecordUnreadable",
+        "the pod's record was emptied, removed or damaged",
+        "delete the pod, or have an operator write the record again",
+        _DESCRIBE,
+    ),
+    _sign(
         r"UnexpectedAdmissionError|Allocate failed|FailedPreStart|PreStartContainer|failed to generate spec|unresolvable CDI",
         "the node-agent or kubelet could not hand the devices out",
         "a pod that kubelet has failed is never tried again: delete it and let its controller make a new one; the agent's log says why",

@@ -26,11 +26,14 @@ from hami_cli.places import (
     TokenOption,
     place,
 )
+from hami_cli.snapshot import Heard, take
 from hami_cli.sources import BusSource, RegistrySource, Source
+from hami_devices.catalog import Catalog
 from hami_protocol import subjects
 from hami_protocol.envelope import open_message
 from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
+from hami_protocol.kubernetes import Node
 from hami_runtime.bus.port import BusError
 from hami_runtime.kube import accounts
 from hami_runtime.kube.access import ResourceAccess
@@ -121,6 +124,7 @@ async def _examine(where: live.Where, scheduler: ask.Service, scheduler_config: 
         needed = checks.NEEDED | ({} if where.nats_url else checks.proxied(namespace))
         found.append(checks.ok("API server", f"{cluster.server} answers; {len(nodes)} nodes"))
         found.extend(await _guarded("rights", lambda: _rights(cluster, needed)))
+        found.extend(await _guarded("cards of pods", lambda: _orphans(cluster, listed, catalog)))
         live.progress("asking what the services may do")
         found.extend(await _guarded("rights of services", lambda: _service_rights(cluster, namespace)))
         found.extend(await _guarded("webhooks", lambda: _webhooks(cluster)))
@@ -152,6 +156,12 @@ async def _guarded(what: str, look: Callable[[], Any]) -> list[Check]:
     except (CommandError, ClusterError, BusError, EventError, OSError) as exc:
         return [checks.unknown(what, f"could not be read: {exc}")]
     return answer
+
+
+async def _orphans(cluster: Cluster, nodes: list[Node], catalog: Catalog) -> list[Check]:
+    """Whether a pod holds a card that its node no longer registers."""
+    pods = (await cluster.list(PODS)).items
+    return list(checks.orphans(take(nodes, pods, Heard(), catalog, time="")))
 
 
 async def _rights(cluster: Cluster, needed: Mapping[ResourceAccess, str]) -> list[Check]:

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from hami_cli.snapshot import BookedCard, ChargeFact, HeldFact, NodeFact, Snapshot, WaitingFact
+from hami_protocol.card_facts import GONE
 
 IDLE_USE: Final = 0.2
 """A container that uses less of its memory than this, and less of its card's compute, holds much and uses little."""
@@ -158,7 +159,7 @@ def _totals(snapshot: Snapshot) -> Totals:
     return Totals(
         nodes=len(snapshot.nodes),
         nodes_ready=sum(node.ready for node in snapshot.nodes),
-        cards=len(snapshot.cards),
+        cards=sum(card.status != GONE for card in snapshot.cards),
         cards_usable=sum(card.status == "ok" for card in snapshot.cards),
         memory_mib=sum(card.memory_mib for card in snapshot.cards),
         allocated_memory_mib=sum(card.allocated_memory_mib for card in snapshot.cards),
@@ -194,7 +195,7 @@ def _node(node: NodeFact, cards: list[BookedCard]) -> NodeSum:
     return NodeSum(
         name=node.name,
         ready=node.ready,
-        cards=len(cards),
+        cards=sum(card.status != GONE for card in cards),
         memory_mib=sum(card.memory_mib for card in cards),
         allocated_memory_mib=sum(card.allocated_memory_mib for card in cards),
         cores=sum(card.cores for card in cards),

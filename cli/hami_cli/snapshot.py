@@ -17,7 +17,7 @@ from hami_devices.catalog import Catalog
 from hami_devices.registrations import device_record, on_node
 from hami_devices.requests import RequestError
 from hami_protocol import keys
-from hami_protocol.card_facts import CardFact, Measured, Use, standing
+from hami_protocol.card_facts import GONE, CardFact, Measured, Use, standing
 from hami_protocol.cordon import cordoned
 from hami_protocol.devices import SHARED_MODE, ContainerKind, RegisteredDevice, VendorAssignment
 from hami_protocol.errors import RecordError
@@ -170,6 +170,11 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         for node in ordered_nodes
         for device_type, device in devices[node.metadata.name]
     )
+    lost = [fact for fact in held if (fact.node, fact.uuid) not in whole and fact.node in devices]
+    cards = (*cards, *_gone(lost, booked))
+    caveats += dict.fromkeys(
+        f"pod {each.namespace}/{each.pod} holds card {each.uuid}, which node {each.node} no longer registers" for each in lost
+    )
     return Snapshot(
         time=time,
         nodes=tuple(
@@ -293,6 +298,29 @@ def _card(node: Node, device_type: str, device: RegisteredDevice, booked: _Booke
         used_memory_mib=used.memory_mib if used else None,
         used_sm_percent=used.sm_percent if used else None,
     )
+
+
+def _gone(held: Iterable[HeldFact], booked: Mapping[tuple[str, str], _Booked]) -> Iterable[BookedCard]:
+    """Cards that pods hold and their nodes no longer register: of no size, with what is booked of them, so that all totals agree."""
+    for (node, uuid), device_type in sorted({(each.node, each.uuid): each.device_type for each in held}.items()):
+        yield BookedCard(
+            node=node,
+            device_type=device_type,
+            index=0,
+            uuid=uuid,
+            model="",
+            mode="",
+            memory_mib=0,
+            cores=0,
+            shares=0,
+            allocated_memory_mib=booked[node, uuid].memory_mib,
+            allocated_cores=booked[node, uuid].cores,
+            allocated_shares=booked[node, uuid].shares,
+            containers=booked[node, uuid].containers,
+            status=GONE,
+            used_memory_mib=None,
+            used_sm_percent=None,
+        )
 
 
 def _waiting(pod: Pod, catalog: Catalog, refusals: Mapping[str, PodRefused]) -> Iterable[WaitingFact]:

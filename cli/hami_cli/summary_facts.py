@@ -154,6 +154,22 @@ def of_metrics(text: str, *, source: str) -> Summary:
         )
         for (node, uuid), card in sorted(cards.items())
     ]
+    listed = {card.uuid for card in sums}
+    for key, each in sorted(held.items()):
+        if key[3] not in listed:  # a card that its node no longer registers
+            memory_mib, cores = each.get("memory", 0.0) / MIB, each.get("cores", 0.0)
+            sums.append(
+                CardSum(
+                    node="",
+                    uuid=key[3],
+                    model="",
+                    memory_mib=0.0,
+                    allocated_memory_mib=memory_mib,
+                    cores=0.0,
+                    allocated_cores=cores,
+                    shares=1,
+                )
+            )
     holders = [(key[0], key[1], each.get("memory", 0.0) / MIB, each.get("cores", 0.0)) for key, each in sorted(held.items())]
     return _summary(source, measured, sums, holders, ())
 
@@ -202,7 +218,7 @@ def _summary(
         source=source,
         measured=measured,
         node_count=len({card.node for card in cards}),
-        card_count=len(cards),
+        card_count=sum(card.memory_mib > 0 for card in cards),
         memory_mib=sum(card.memory_mib for card in cards),
         allocated_memory_mib=sum(card.allocated_memory_mib for card in cards),
         cores=sum(card.cores for card in cards),

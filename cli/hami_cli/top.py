@@ -13,6 +13,7 @@ from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, percent, show
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.snapshot import BookedCard, NodeFact, Snapshot
+from hami_protocol.card_facts import GONE
 
 UNUSABLE_FIRST = {"ok": 0, "cordoned": 1, "unhealthy": 2, "away": 3}
 
@@ -157,7 +158,7 @@ def _with_cards(snapshot: Snapshot) -> Iterable[tuple[NodeFact, list[BookedCard]
 def _sums(cards: Iterable[BookedCard]) -> dict[str, int]:
     listed = list(cards)
     return {
-        "cards": len(listed),
+        "cards": sum(card.status != GONE for card in listed),
         "memoryMib": sum(card.memory_mib for card in listed),
         "allocatedMemoryMib": sum(card.allocated_memory_mib for card in listed),
         "cores": sum(card.cores for card in listed),

@@ -38,6 +38,7 @@ from hami_scheduler.allocations import GrantLog, Missing
 from hami_scheduler.inventory import Fence, Inventory, InventoryChange
 from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics
+from hami_scheduler.orphans import Orphan, Orphans
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodChange, PodLedger
 from hami_scheduler.presence import UNEXPECTED_ADMISSION_ERROR, Change, Presence
@@ -80,6 +81,7 @@ class Picture:
         self.resizes = Resizes()
         self.grants = GrantLog(catalog)
         self.pods = PodLedger(self.state, catalog, self.resizes, logged=self.grants.assignments)
+        self.orphans = Orphans(self.state)
         self.quotas = QuotaLimits(catalog.vendors)
         self.reservations = Reservations(longest_seconds=hold_seconds)
         self.waking = Waking(self.state, self.judge)
@@ -125,6 +127,7 @@ class Picture:
             if new is None:
                 self.presence.forget(name)
             self._take(name, self.inventory.node_changed(name, new))
+            self._look_for_orphans(name)
             if self.locks is not None:
                 self.locks.node_changed(name, new)
 
@@ -152,8 +155,19 @@ class Picture:
             self.reservations.pop(uid)
             self._ended(change.ended)
         self.improved(change.improved, pod.metadata.namespace)
+        for node in {each.spec.node_name for each in (old, new) if each is not None and each.spec.node_name}:
+            self._look_for_orphans(node)
         if self.locks is not None:
             self.locks.pod_changed(old, new)
+
+    def _look_for_orphans(self, node: str) -> None:
+        for orphan in self.orphans.look(node):
+            log.warning("card of a pod is gone", pod=str(orphan.pod), node=node, cards=orphan.uuids, memory_mib=orphan.memory_mib)
+            self._tell_of_orphan(orphan)
+
+    def _tell_of_orphan(self, orphan: Orphan) -> None:
+        if self._leading():
+            self._record(orphan.pod, WARNING, "CardGone", str(orphan))
 
     def _take_record(self, pod: PodRef, change: PodChange) -> None:
         """Report what is wrong with the record of ``pod``."""
@@ -193,6 +207,7 @@ class Picture:
         match event:
             case DevicesReported():
                 self._take(event.node, self.inventory.reported(event))
+                self._look_for_orphans(event.node)
                 self.agent_changed(self.presence.reported(event))
             case LivenessChanged():
                 self._take(event.node, self.inventory.liveness_changed(event))
@@ -307,6 +322,8 @@ class Picture:
         for node in self.state.nodes():
             for source, (reason, vendor) in self.state.all_fences(node).items():
                 self._tell_of(Fence(node=node, source=source, reason=reason, vendor=vendor))
+        for orphan in self.orphans.all():
+            self._tell_of_orphan(orphan)
         self._log_is_ours = True
         return missing
 

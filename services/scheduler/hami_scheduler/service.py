@@ -132,6 +132,9 @@ class Scheduler:
         turns = Turns(self.picture, leading=self.leads, missing=self._missing_of)
         self._outbox = Outbox(bus, clock, source=f"/hami/scheduler/{identity}", turns=turns, telemetry=telemetry)
         telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
+        telemetry.gauge(
+            "hami_scheduler_orphaned_pods", "pods that hold a card which their node no longer registers", lambda: len(self.picture.orphans)
+        )
         self.nodes: Informer[Node] = Informer(cluster, api.NODES, clock=clock, telemetry=telemetry)
         self.pods: Informer[Pod] = Informer(cluster, api.PODS, clock=clock, telemetry=telemetry, keep_as=KeptPods().of)
         if telemetry.measures:

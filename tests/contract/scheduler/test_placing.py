@@ -338,3 +338,23 @@ async def test_and_before_another_leads(world: World) -> None:
         scheduler._leading_changed(False)
         await asyncio.sleep(0.1)
         assert len(world.log(VERDICTS)) == 40
+
+
+@story
+async def test_a_running_pod_whose_card_vanishes_is_told_of_once_and_counted_until_the_card_returns(world: World) -> None:
+    await world.node("n1", a_device("GPU-old"))
+    pod = await world.pod("p1", gpu=1, gpumem=4000)
+    async with world.scheduler() as scheduler:
+        assert await place(scheduler, pod) == "n1"
+        assert len(scheduler.picture.orphans) == 0
+        for _ in range(2):
+            await world.node("n1", a_device("GPU-new"))
+        await asyncio.sleep(1.0)
+        told = [message for name, reason, message in await world.events() if (name, reason) == ("p1", "CardGone")]
+        assert told == ["holds 4000 MiB of GPU-old on node n1, which registers no such card any more"]
+        assert (len(scheduler.picture.orphans), used_mib(scheduler)) == (1, 0)
+        await world.node("n1", a_device("GPU-old"))
+        assert (len(scheduler.picture.orphans), used_mib(scheduler)) == (0, 4000)
+        await world.node("n1", a_device("GPU-new"))
+        await world.delete(pod)
+        assert len(scheduler.picture.orphans) == 0

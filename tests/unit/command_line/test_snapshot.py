@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_cli import top
+from hami_cli import checks, top
+from hami_cli.report_facts import report
 from hami_cli.snapshot import Heard
+from hami_cli.summary_facts import of_snapshot
 from hami_cli.top import What
 from hami_protocol import keys
 from hami_protocol.cordon import cordoned
@@ -128,3 +130,23 @@ def test_top_shows_nodes_cards_and_pods() -> None:
 
 def test_a_cordon_annotation_is_read_as_the_scheduler_reads_it() -> None:
     assert cordoned(" GPU-a,,GPU-b,GPU-a ") == ("GPU-a", "GPU-b")
+
+
+def test_a_card_that_its_node_no_longer_registers_is_shown_as_gone_and_all_totals_agree() -> None:
+    node = a_gpu_node("n1", "GPU-new")
+    snapshot = seen([node], [a_holder("p1", "n1", a_held("GPU-old", 4000, 30), namespace="one")])
+    gone = next(card for card in snapshot.cards if card.uuid == "GPU-old")
+    assert (gone.status, gone.memory_mib, gone.allocated_memory_mib) == ("gone", 0, 4000)
+    assert "pod one/p1 holds card GPU-old, which node n1 no longer registers" in snapshot.caveats
+    summary = of_snapshot(snapshot)
+    assert summary.card_count == 1
+    assert summary.allocated_memory_mib == sum(each.memory_mib for each in summary.namespaces) == 4000
+    told = report(snapshot)
+    assert (told.totals.cards, told.totals.allocated_memory_mib) == (1, 4000)
+    (check,) = checks.orphans(snapshot)
+    assert (check.outcome, "one/p1" in check.detail, "GPU-old of n1" in check.detail) == (checks.Outcome.FAILED, True, True)
+
+
+def test_where_every_card_is_registered_the_check_is_well() -> None:
+    (check,) = checks.orphans(seen([a_gpu_node("n1", "GPU-a")], [a_holder("p1", "n1", a_held("GPU-a", 4000))]))
+    assert check.outcome is checks.Outcome.OK
