@@ -88,6 +88,17 @@ def renewal_reason(bundle: Bundle, names: Sequence[str], now: datetime) -> str |
     return None
 
 
+def others(pem: bytes, authorities: bytes, now: datetime) -> list[bytes]:
+    """The certificates in ``pem`` that are valid now and not among ``authorities``; none where it cannot be read."""
+    try:
+        known = set(_certificates(authorities))
+        return [
+            _pem(each) for each in _certificates(pem) if each not in known and each.not_valid_before_utc <= now < each.not_valid_after_utc
+        ]
+    except CertificateError:
+        return []
+
+
 def renewal_at(bundle: Bundle) -> datetime:
     """When the first of its certificates is due for renewal.
 

@@ -1,7 +1,8 @@
 """Keeps the API server's trust and our certificate in step: read or issued, trusted first, then served; looked after for ever.
 
 Order, on every replica: what is stored is what all serve; before a certificate is loaded, the configuration objects trust its authority. A
-replica that finds somebody else's newer bundle takes it over in the same order, so it does not matter which of them renewed it.
+replica that finds somebody else's newer bundle takes it over in the same order, so it does not matter which of them renewed it. An authority that
+is trusted and no longer stored (the Secret was replaced or deleted by hand) stays trusted until every replica has had time to look.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from hami_runtime.lifecycle import sleep_until
 from hami_runtime.telemetry import OFF, Telemetry
 from hami_webhook import certificates
 from hami_webhook.certificates import Bundle, CertificateError
-from hami_webhook.registration import trust_patch
+from hami_webhook.registration import trust_patch, trusted_by, trusting
 from hami_webhook.stores import Store
 
 log = structlog.get_logger()
 CHECK_SECONDS = 60.0
+OLD_TRUST_SECONDS = 3 * CHECK_SECONDS
+"""How long an authority that is no longer stored stays trusted: another replica may serve its certificate until its next look."""
+_MOST_OLD = 4
 _FIRST_PAUSE_SECONDS = 0.5
 _TRIES = 5
 
@@ -71,6 +75,8 @@ class CertificateKeeper:
         self._configurations = configurations
         self._loaded: Bundle | None = None
         self._lacking: str | None = "no certificate yet"
+        self._old_since: dict[bytes, float] = {}
+        """Authorities that were trusted and no longer stored, and when that was first seen: monotonic seconds."""
         self._renewals = telemetry.counter("hami_webhook_certificates_issued", "certificates that this replica issued")
         telemetry.gauge("hami_webhook_certificate_renewal_seconds", "until the certificate is renewed", self._seconds_left)
 
@@ -138,12 +144,18 @@ class CertificateKeeper:
         """Make the configuration objects trust and reach us."""
         for kind, wanted in self._configurations(bundle.authorities):
             for _ in range(_TRIES):
-                if await self._registered(kind, wanted):
+                if await self._registered(kind, wanted, bundle):
                     break
             else:
                 raise Conflict(f"{kind.kind} changes faster than it can be patched")
 
-    async def _registered(self, kind: Kind[Body], wanted: dict[str, Any]) -> bool:
+    def _still_trusted(self, found: bytes, bundle: Bundle) -> bytes:
+        """Of the authorities in ``found``, a caBundle, those to be trusted a while longer beside the stored ones."""
+        now = self._clock.monotonic()
+        old = certificates.others(found, bundle.authorities, self._clock.utc())[:_MOST_OLD]
+        return b"".join(each for each in old if now - self._old_since.setdefault(each, now) < OLD_TRUST_SECONDS)
+
+    async def _registered(self, kind: Kind[Body], wanted: dict[str, Any], bundle: Bundle) -> bool:
         name = wanted["metadata"]["name"]
         try:
             found = await self._cluster.get(kind, name)
@@ -154,6 +166,8 @@ class CertificateKeeper:
                 return False
             log.info("webhook registered", kind=kind.kind, name=name)
             return True
+        if (old := self._still_trusted(trusted_by(found, wanted), bundle)) != b"":
+            wanted = trusting(wanted, bundle.authorities + old)
         if (patch := trust_patch(found, wanted)) is None:
             return True
         try:

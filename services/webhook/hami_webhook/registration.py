@@ -7,6 +7,7 @@ So ``failurePolicy: Fail`` holds up nobody else's pods while no replica answers,
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
@@ -131,6 +132,25 @@ def match_expression(resources: Sequence[str], system_keys: Iterable[str]) -> st
 
 def _cel_list(texts: Iterable[str]) -> str:
     return msgspec.json.encode(list(texts)).decode().replace('"', "'")
+
+
+def trusted_by(found: dict[str, Any], wanted: dict[str, Any]) -> bytes:
+    """The caBundle that ``found`` has for the webhook of ``wanted``, as PEM; empty where there is none that can be read."""
+    name = wanted["webhooks"][0]["name"]
+    for webhook in found.get("webhooks") or ():
+        if webhook.get("name") == name:
+            try:
+                return base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or "", validate=True)
+            except (binascii.Error, ValueError):
+                return b""
+    return b""
+
+
+def trusting(wanted: dict[str, Any], authorities: bytes) -> dict[str, Any]:
+    """``wanted`` with this caBundle."""
+    (webhook,) = wanted["webhooks"]
+    client = {**webhook["clientConfig"], "caBundle": base64.b64encode(authorities).decode()}
+    return {**wanted, "webhooks": [{**webhook, "clientConfig": client}]}
 
 
 def trust_patch(found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any] | None:

@@ -36,15 +36,17 @@ class FixedClock:
 
     def __init__(self) -> None:
         self.now = datetime.now(UTC)
+        self.passed_seconds = 0.0
 
     def monotonic(self) -> float:
-        return 0.0
+        return self.passed_seconds
 
     def utc(self) -> datetime:
         return self.now
 
     def advance(self, days: float) -> None:
         self.now += timedelta(days=days)
+        self.passed_seconds += days * 86400
 
 
 def a_store() -> ObjectStore:

@@ -13,7 +13,7 @@ from hami_runtime.kube.cluster import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEB
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
 from hami_webhook.certificates import AUTHORITY_DAYS, SERVING_DAYS, Bundle, issue, renewal_reason
-from hami_webhook.keeper import MountedCertificate, load, server_context
+from hami_webhook.keeper import OLD_TRUST_SECONDS, MountedCertificate, load, server_context
 from hami_webhook.registration import Endpoint
 from hami_webhook.stores import DirectoryStore, SecretStore
 
@@ -95,6 +95,33 @@ async def test_a_new_authority_is_trusted_beside_the_old_one(store: ObjectStore,
         assert len(x509.load_pem_x509_certificates(new.authorities)) == 2
         async with served.trusting() as session:
             assert (await served.post(session, a_review(a_pod())))[0] == 200
+
+
+@pytest.mark.parametrize("how", ["replaced", "deleted"])
+async def test_no_call_is_refused_while_a_replica_still_serves_a_certificate_of_a_secret_that_is_gone(
+    store: ObjectStore, clock: FixedClock, how: str
+) -> None:
+    async with a_replica(store, clock) as one, a_replica(store, clock) as other:
+        old = the_certificate(other)
+        if how == "deleted":
+            await one.cluster.delete(SECRETS, "hami-webhook-tls", namespace="kube-system")
+        else:
+            fresh = SecretStore(one.cluster, namespace="kube-system", name="hami-webhook-tls")
+            assert await fresh.write(issue(one.keeper._names, clock.utc()), over=await fresh.read())
+        await one.keeper.refresh()
+        assert the_certificate(one).authorities != old.authorities
+        assert the_certificate(other) == old
+        for replica in (one, other):
+            async with replica.trusting() as session:
+                assert (await replica.post(session, a_review(a_pod())))[0] == 200
+        await other.keeper.refresh()
+        assert the_certificate(other) == the_certificate(one)
+        assert len(x509.load_pem_x509_certificates(await one.authorities())) == 2
+        clock.advance(OLD_TRUST_SECONDS / 86400)
+        await one.keeper.refresh()
+        await other.keeper.refresh()
+        for kind, name in ((MUTATING_WEBHOOKS, "vgpu.hami.io"), (VALIDATING_WEBHOOKS, "validate.vgpu.hami.io")):
+            assert await one.authorities(kind, name) == the_certificate(one).authorities
 
 
 async def test_a_secret_that_cannot_be_read_is_replaced(served: Served) -> None:
