@@ -39,7 +39,7 @@
 #include "quota.h"
 #include "region.h"
 
-#define RESERVE_SPARE_MOST (UINT64_C(8) << 20)
+#define RESERVE_SPARE_MOST (UINT64_C(64) << 30) /* of a device, so that pairs of any size are fast */
 
 enum { RESERVE_READS = 1000 }; /* more changes than that under a reader's eyes, and it takes what it has */
 
