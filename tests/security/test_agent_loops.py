@@ -111,6 +111,12 @@ async def registration(world: World, error: Exception) -> None:
     assert after.generation > before.generation
 
 
+async def questions(world: World, _error: Exception) -> None:
+    """What is asked is not read: any bytes get the answer."""
+    for question in (b"\xff" * 100_000, b"[" * 100_000, b""):
+        assert await world.bus.request(subjects.ask_agent("n1", "nvidia"), question, timeout_seconds=1)
+
+
 async def cleanup(world: World, error: Exception) -> None:
     bad, good = await served(world, "bad"), await served(world, "good")
     fail(world.files, "remove", lambda path: bad.metadata.uid in path, error=error)
@@ -161,6 +167,7 @@ LOOPS: dict[str, Scenario] = {
     "NodeDevices.recover": recover,
     "NodeAgent.flag_running_pods": flags,
     "NodeAgent.report_devices": registration,
+    "Registration.answer": questions,
     "Cleanup.run": cleanup,
     "Resizer.run": resizes,
     "Monitor.run": monitor,

@@ -15,12 +15,16 @@ from typing import Self
 from aiohttp import web, web_response
 
 from hami_runtime import telemetry as measuring
+from hami_runtime.http_bounds import Bounds, Listener, bound_socket
+from hami_runtime.settings import ProcessSettings
 from hami_runtime.telemetry import OFF, Telemetry
 
 Readiness = Callable[[], str | None]
 """What is lacking, in a person's words; None when the service can do its job now."""
 
 SHUTDOWN_SECONDS = 5.0
+LINGERING_SECONDS = 2.0
+"""How long the rest of a body that was refused is still read, so that the client sees the answer."""
 vars(web_response)["SERVER_SOFTWARE"] = "hami"
 """The header ``Server`` of every answer, malformed requests' included; aiohttp's own has its version and Python's."""
 
@@ -55,21 +59,28 @@ async def serve_app(
     port: int = 0,
     *,
     ssl: ssl.SSLContext | None = None,
-    unix: str | None = None,
+    bounds: Bounds = Bounds(),  # noqa: B008 - frozen
+    telemetry: Telemetry = OFF,
     shutdown_seconds: float = SHUTDOWN_SECONDS,
 ) -> AsyncIterator[int]:
-    """Serve ``app`` and give the bound port (0 for a unix socket); at the end, requests at hand have ``shutdown_seconds`` to finish."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=shutdown_seconds)
+    """Serve ``app`` within ``bounds`` and give the bound port; at the end, requests at hand have ``shutdown_seconds`` to finish."""
+    listener = Listener(app, bounds, tls=ssl, telemetry=telemetry)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=shutdown_seconds, lingering_time=LINGERING_SECONDS)
     await runner.setup()
-    try:
-        if unix is not None:
-            await web.UnixSite(runner, unix, ssl_context=ssl).start()
-            yield 0
-        else:
-            await web.TCPSite(runner, host, port, ssl_context=ssl, reuse_address=True).start()
-            yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    with bound_socket(host, port) as listening:
+        listener.port = listening.getsockname()[1]
+        accepting = asyncio.create_task(listener.run(runner.server, listening))  # type: ignore[arg-type]
+        try:
+            yield listener.port
+        finally:
+            accepting.cancel()
+            await asyncio.wait((accepting,))
+            await runner.cleanup()
+
+
+def bounds_of(settings: ProcessSettings) -> Bounds:
+    """The bounds of a listener, as a process's settings say."""
+    return Bounds(connections=settings.max_connections, body_bytes=settings.max_bodies_mib * 2**20)
 
 
 class HealthServer:
@@ -83,11 +94,12 @@ class HealthServer:
         self.port = port
         self._host = host
         self._app = web.Application()
+        self._telemetry = telemetry
         self._app.add_routes(health_routes(ready, telemetry))
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.port = await self._stack.enter_async_context(serve_app(self._app, self._host, self.port))
+        self.port = await self._stack.enter_async_context(serve_app(self._app, self._host, self.port, telemetry=self._telemetry))
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:

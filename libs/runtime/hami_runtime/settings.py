@@ -54,6 +54,8 @@ class ProcessSettings(Struct, frozen=True, kw_only=True):
     health_port: Annotated[int, Meta(description="port of health and metrics; 0 means any free one", ge=0, le=65535)] = 0
     ready_file: Annotated[str, Meta(description="file that gets the bound ports once the service listens")] = ""
     otlp_endpoint: Annotated[str, Meta(description="OTLP/HTTP endpoint for traces and metrics; empty means none")] = ""
+    max_connections: Annotated[int, Meta(description="connections of one HTTP listener at once", ge=8)] = 512
+    max_bodies_mib: Annotated[int, Meta(description="bodies of requests that one HTTP listener has in memory, in MiB", ge=16)] = 64
     grace_seconds: Annotated[float, Meta(description="how long to finish what is at hand when stopped", ge=0)] = 10.0
 
 

@@ -14,7 +14,7 @@ from hami_registry.settings import Settings
 from hami_runtime import lifecycle, logs, self_signed
 from hami_runtime.bus import jetstream
 from hami_runtime.clock import SystemClock
-from hami_runtime.http import HealthServer, serve_app
+from hami_runtime.http import HealthServer, bounds_of, serve_app
 from hami_runtime.kube import http as kube
 from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.readers import Readers, let_all_in
@@ -40,6 +40,13 @@ async def run(settings: Settings) -> None:
         kube.connect(
             settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-registry", telemetry=telemetry
         ) as cluster,
+        kube.connect(
+            settings.kubeconfig or None,
+            settings.kube_context or None,
+            user_agent="hami-registry",
+            telemetry=telemetry,
+            connections=kube.REVIEW_CONNECTIONS,
+        ) as reviews,
         jetstream.connect_process(settings, name="hami-registry", telemetry=telemetry) as bus,
     ):
         registry = Registry(
@@ -53,13 +60,16 @@ async def run(settings: Settings) -> None:
             outcomes_anew=settings.outcomes_anew,
             telemetry=telemetry,
         )
-        authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
+        authorize = let_all_in if settings.api_open else Readers(AccessReviewer(reviews, clock))
         tls = self_signed.context("hami-registry") if settings.api_tls else None
         page = registry.page() if settings.web else None
         app = application(registry.inventory, bus, authorize, page)
         loops = [registry.run, *([page.run] if page else [])]
         health = HealthServer(lambda: registry.lacking, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
-        async with health, serve_app(app, settings.api_host, settings.api_port, ssl=tls) as api_port:
+        async with (
+            health,
+            serve_app(app, settings.api_host, settings.api_port, ssl=tls, bounds=bounds_of(settings), telemetry=telemetry) as api_port,
+        ):
             lifecycle.announce(settings.ready_file, {"health": health.port, "api": api_port})
             log.info("listening", api=api_port, health=health.port, identity=settings.replica)
             await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds)

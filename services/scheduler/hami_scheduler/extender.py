@@ -14,6 +14,7 @@ import structlog
 from aiohttp import web
 
 from hami_protocol.devices import PodRef
+from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_scheduler import volcano, wire
 from hami_scheduler.forwarding import FORWARDED, Forwarder
 from hami_scheduler.service import Scheduler
@@ -74,16 +75,16 @@ class _Extender:
         async def handle(request: web.Request) -> web.Response:
             started = time.perf_counter()
             try:
-                body = await request.read()
+                body = await read_body(request, most_bytes=MAX_BODY_BYTES)
                 answer = await self._handed_on(verb, request, body)
                 if answer is None:
                     answer = await handler(body)
             except WireError as exc:
                 log.warning("request not read", verb=verb, error=str(exc))
                 answer = failure(str(exc))
-            except web.HTTPRequestEntityTooLarge:
-                answer = failure(f"the request is larger than {MAX_BODY_BYTES // _MIB} MiB")
-                log.warning("request too large", verb=verb)
+            except BodyRefused as exc:
+                answer = failure(f"request refused: {exc.reason}")
+                log.warning("request refused", verb=verb, status=exc.status, reason=exc.reason)
             except Exception:  # whatever one request stumbles over, the next one is served
                 log.exception("request failed", verb=verb)
                 answer = failure("the request failed in a way that nobody foresaw; the scheduler's log has the details")

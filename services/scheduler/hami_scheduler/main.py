@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from msgspec.structs import replace
 
 from hami_devices import config
 from hami_devices.catalog import Catalog
@@ -18,7 +19,7 @@ from hami_runtime import lifecycle, logs, self_signed
 from hami_runtime import settings as process_settings
 from hami_runtime.bus import jetstream
 from hami_runtime.clock import SystemClock
-from hami_runtime.http import HealthServer, serve_app
+from hami_runtime.http import HealthServer, bounds_of, serve_app
 from hami_runtime.kube import http as kube
 from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.lease import LeaderElector
@@ -89,20 +90,33 @@ async def run(settings: Settings) -> None:
         )
         forwarder = await stack.enter_async_context(forwarding(client_tls, server_name=settings.extender_server_name))
         api_tls = self_signed.context("hami-scheduler") if settings.api_tls else None
-        authorize = let_all_in if settings.api_open else Readers(AccessReviewer(cluster, clock))
+        reviews = await stack.enter_async_context(
+            kube.connect(
+                settings.kubeconfig or None,
+                settings.kube_context or None,
+                user_agent="hami-scheduler",
+                telemetry=telemetry,
+                connections=kube.REVIEW_CONNECTIONS,
+            )
+        )
+        authorize = let_all_in if settings.api_open else Readers(AccessReviewer(reviews, clock))
         extender_app = extender.application(scheduler, forwarder)
         extender_app.add_routes([resize_api.route(scheduler, authorize)])  # for wishes that another replica hands on
+        serve = partial(serve_app, telemetry=telemetry)
+        bounds = bounds_of(settings)
+        large = replace(bounds, body_bytes=4 * extender.MAX_BODY_BYTES)
+        api_app = questions.application(scheduler, bus, authorize, forwarder)
         ports = {
             "extender": await stack.enter_async_context(
-                serve_app(extender_app, settings.extender_host, settings.extender_port, ssl=server_tls)
+                serve(extender_app, settings.extender_host, settings.extender_port, ssl=server_tls, bounds=large)
             ),
-            "api": await stack.enter_async_context(
-                serve_app(questions.application(scheduler, bus, authorize, forwarder), settings.api_host, settings.api_port, ssl=api_tls)
-            ),
+            "api": await stack.enter_async_context(serve(api_app, settings.api_host, settings.api_port, ssl=api_tls, bounds=bounds)),
         }
         if settings.volcano_host:
             volcano_app = extender.volcano_application(scheduler, forwarder)
-            ports["volcano"] = await stack.enter_async_context(serve_app(volcano_app, settings.volcano_host, settings.volcano_port))
+            ports["volcano"] = await stack.enter_async_context(
+                serve(volcano_app, settings.volcano_host, settings.volcano_port, bounds=replace(bounds, body_bytes=extender.MAX_BODY_BYTES))
+            )
         health = HealthServer(scheduler.unready, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
         ports["health"] = (await stack.enter_async_context(health)).port
         lifecycle.announce(settings.ready_file, ports)

@@ -22,6 +22,7 @@ from hami_protocol import subjects
 from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus, BusError
+from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize
 from hami_runtime.lifecycle import sleep_until
@@ -69,9 +70,9 @@ def application(scheduler: Scheduler, bus: Bus, authorize: Authorize, forwarder:
         if refusal is not None:
             return _problem(*refusal)
         try:
-            data = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the question is larger than {MAX_BODY_BYTES // 1024**2} MiB")
+            data = await read_body(request, most_bytes=MAX_BODY_BYTES)
+        except BodyRefused as exc:
+            return _problem(HTTPStatus(exc.status), exc.reason)
         return await answered(subjects.ASK_SIMULATE, data, timeout_seconds=SIMULATE_TIMEOUT_SECONDS, problem=HTTPStatus.BAD_REQUEST)
 
     async def answered(subject: str, data: bytes, *, timeout_seconds: float, problem: HTTPStatus) -> web.Response:

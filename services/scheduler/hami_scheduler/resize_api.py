@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import TOKEN_HEADER, Authorize, token_of
 from hami_scheduler.forwarding import FORWARDED, Forwarder
@@ -19,6 +20,7 @@ from hami_scheduler.resizing import ResizeRefused, State, Wish
 from hami_scheduler.service import Scheduler
 
 PATH: Final = "/v1/resize"
+MAX_BODY_BYTES: Final = 64 * 1024
 
 
 def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | None = None) -> web.RouteDef:
@@ -27,8 +29,13 @@ def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | Non
     async def resize(request: web.Request) -> web.Response:
         if request.content_type != "application/json":  # which a page of another site cannot send
             return _problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
+        if (refusal := await authorize(request, None)) is not None:
+            return _problem(*refusal)
         try:
-            body = await request.read()
+            body = await read_body(request, most_bytes=MAX_BODY_BYTES)
+        except BodyRefused as exc:
+            return _problem(HTTPStatus(exc.status), exc.reason)
+        try:
             wish = msgspec.json.decode(body, type=Wish)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             return _problem(HTTPStatus.BAD_REQUEST, f"the wish cannot be read: {exc}")

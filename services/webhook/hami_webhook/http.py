@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.telemetry import OFF, Telemetry, current_traceparent
 from hami_webhook import wire
 from hami_webhook.review import Reviewer
@@ -47,12 +48,10 @@ class Reviews:
         path = request.path
         if request.content_type != "application/json":
             return self._refuse(path, 415, f"content type {request.content_type[:64]!r}; accepted: application/json")
-        if (request.content_length or 0) > self._max_body_bytes:
-            return self._too_large(path)
         try:
-            body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return self._too_large(path)
+            body = await read_body(request, most_bytes=self._max_body_bytes)
+        except BodyRefused as exc:
+            return self._refuse(path, exc.status, exc.reason)
         try:
             version, asked = wire.decode(body)
         except ReviewError as exc:
@@ -82,9 +81,6 @@ class Reviews:
                 dry_run=bool(asked.dry_run),
             )
         return decision
-
-    def _too_large(self, path: str) -> web.Response:
-        return self._refuse(path, 413, f"the body is over the limit of {self._max_body_bytes} bytes")
 
     def _refuse(self, path: str, status: int, message: str) -> web.Response:
         self._reviews.add(1, {"path": path, "outcome": "unreadable" if status < 500 else "failed"})

@@ -10,7 +10,7 @@ from hami_devices import config
 from hami_devices.catalog import Catalog
 from hami_runtime import lifecycle, logs
 from hami_runtime.clock import SystemClock
-from hami_runtime.http import HealthServer, serve_app
+from hami_runtime.http import HealthServer, bounds_of, serve_app
 from hami_runtime.kube import http as kube
 from hami_runtime.kube.cluster import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Body, Kind
 from hami_runtime.settings import from_command_line
@@ -46,7 +46,14 @@ async def run(settings: Settings) -> None:
         policy = settings.policy(catalog)
         webhook = Webhook(cluster, clock, catalog, policy, telemetry=telemetry)
         reviews = Reviews(webhook.reviewer, telemetry=telemetry, max_body_bytes=settings.max_body_bytes)
-        async with serve_app(reviews.application(), settings.webhook_host, settings.webhook_port, ssl=context) as port:
+        async with serve_app(
+            reviews.application(),
+            settings.webhook_host,
+            settings.webhook_port,
+            ssl=context,
+            bounds=bounds_of(settings),
+            telemetry=telemetry,
+        ) as port:
             endpoint = settings.endpoint(port)
             keeper: Keeper
             if settings.certificate_file:

@@ -192,7 +192,7 @@ async def test_the_scheduler_is_asked_what_would_happen() -> None:
         (b"rubbish", "application/json", 400, "cannot be read"),
         (b'{"pods": []}', "application/json", 400, "cannot be read"),
         (b"[" * 100_000, "application/json", 400, "cannot be read"),
-        (b"x" * (MOST_QUESTION_BYTES + 1), "application/json", 413, "larger than 512 KiB"),
+        (b"x" * (MOST_QUESTION_BYTES + 1), "application/json", 413, f"over the limit of {MOST_QUESTION_BYTES} bytes"),
     ],
 )
 async def test_a_question_that_makes_no_sense_is_refused_with_why(body: bytes, content_type: str, status: int, reason: str) -> None:

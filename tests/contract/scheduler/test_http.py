@@ -177,7 +177,7 @@ async def test_a_body_over_the_limit_is_answered_with_its_reason(world: World, m
     monkeypatch.setattr(extender, "MAX_BODY_BYTES", 1024 * 1024)
     async with replica(world, "s1") as one:
         answer = await one.post("filter", b" " * (1024 * 1024 + 1))
-        assert answer["Error"] == "the request is larger than 1 MiB"
+        assert answer["Error"] == "request refused: the body is over the limit of 1048576 bytes"
 
 
 async def test_one_trace_leads_from_admission_to_the_grant(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 
 import aiohttp
@@ -47,10 +48,12 @@ async def test_a_wish_that_makes_no_sense_is_told_so(world: World) -> None:
 
 
 async def test_only_who_may_patch_the_pod_may_resize_it(world: World) -> None:
-    taken: list[ResourceAccess] = []
+    taken: list[ResourceAccess | None] = []
 
-    async def refuse(_request: web.Request, access: ResourceAccess) -> tuple[HTTPStatus, str]:
+    async def refuse(_request: web.Request, access: ResourceAccess | None) -> tuple[HTTPStatus, str] | None:
         taken.append(access)
+        if access is None:
+            return None  # a token that is known
         return HTTPStatus.FORBIDDEN, "eve may not patch pod default/p1"
 
     await world.node("n1")
@@ -60,7 +63,20 @@ async def test_only_who_may_patch_the_pod_may_resize_it(world: World) -> None:
         app.add_routes([resize_api.route(one.scheduler, refuse)])
         async with serve_app(app) as port:
             assert await posted(f"http://127.0.0.1:{port}", WISH) == (403, "eve may not patch pod default/p1")
-    assert taken == [ResourceAccess(verb="patch", resource="pods", namespace="default", name="p1")]
+    assert taken == [None, ResourceAccess(verb="patch", resource="pods", namespace="default", name="p1")]
+
+
+async def test_nothing_is_read_of_a_body_before_it_is_known_who_asks(world: World) -> None:
+    """A caller without a token is refused although its body never comes."""
+    await world.node("n1")
+    async with replica(world, "s1", guarded=True) as one:
+        port = int(one.api.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/resize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_a_follower_hands_a_wish_on_to_the_leader_who_reviews_who_asks(world: World) -> None:

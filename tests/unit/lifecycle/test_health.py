@@ -1,6 +1,5 @@
 import asyncio
 import json
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -56,16 +55,3 @@ async def test_requests_at_hand_are_finished() -> None:
         await begun.wait()
     status, text = answer.result()
     assert (status, json.loads(text)) == (200, {"done": True})
-
-
-async def test_an_application_may_be_served_on_a_unix_socket(tmp_path: Path) -> None:
-    async def here(_request: web.Request) -> web.Response:
-        return web.Response(text="here")
-
-    app = web.Application()
-    app.router.add_get("/", here)
-    path = str(tmp_path / "socket")
-    async with serve_app(app, unix=path) as port, aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session:
-        assert port == 0
-        async with session.get("http://localhost/") as response:
-            assert await response.text() == "here"

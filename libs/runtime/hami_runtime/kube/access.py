@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from hami_runtime.clock import Clock
 from hami_runtime.kube.cluster import ACCESS_REVIEWS, TOKEN_REVIEWS, Cluster
 
 _KEPT = 1024
+MOST_REVIEWS = 16
+"""Reviews under way at once: more would only queue at the API server."""
 
 
 class User(Struct, frozen=True, kw_only=True):
@@ -40,15 +43,22 @@ class ResourceAccess(Struct, frozen=True, kw_only=True):
 
 
 class AccessReviewer:
-    """Asks the API server about tokens and rights."""
+    """Asks the API server about tokens and rights.
+
+    Attributes:
+        clock: by which answers are kept.
+    """
 
     def __init__(self, cluster: Cluster, clock: Clock, *, audiences: Sequence[str] = (), keep_seconds: float = 10.0) -> None:
         """Accept tokens for ``audiences`` (none: the API server's own) and keep answers ``keep_seconds``."""
         self._cluster = cluster
-        self._clock = clock
+        self.clock = clock
         self._audiences = tuple(audiences)
         self._keep_seconds = keep_seconds
-        self._users: OrderedDict[str, tuple[float, User | None]] = OrderedDict()
+        self._users: OrderedDict[str, tuple[float, User]] = OrderedDict()
+        self._strangers: OrderedDict[str, float] = OrderedDict()
+        """Tokens that are nobody's, apart from the others: any number of them can be made up."""
+        self._reviewing = asyncio.Semaphore(MOST_REVIEWS)
         self._rights: OrderedDict[tuple[User, ResourceAccess], tuple[float, bool]] = OrderedDict()
 
     async def user_of(self, token: str) -> User | None:
@@ -60,16 +70,28 @@ class AccessReviewer:
         if not token:
             return None
         digest = hashlib.sha256(token.encode()).hexdigest()
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if (kept := self._users.get(digest)) and now < kept[0]:
             return kept[1]
+        if now < self._strangers.get(digest, 0.0):
+            return None
         spec: dict[str, Any] = {"token": token}
         if self._audiences:
             spec["audiences"] = list(self._audiences)
         review = {"apiVersion": TOKEN_REVIEWS.api_version, "kind": TOKEN_REVIEWS.kind, "spec": spec}
-        user = _reviewed_user((await self._cluster.create(TOKEN_REVIEWS, review)).get("status") or {}, self._audiences)
-        _keep(self._users, digest, (now + self._keep_seconds, user))
+        async with self._reviewing:
+            user = _reviewed_user((await self._cluster.create(TOKEN_REVIEWS, review)).get("status") or {}, self._audiences)
+        if user is None:
+            self._users.pop(digest, None)
+            _keep(self._strangers, digest, now + self._keep_seconds)
+        else:
+            _keep(self._users, digest, (now + self._keep_seconds, user))
         return user
+
+    def knows(self, token: str) -> bool:
+        """Whether the token was somebody's at its last review, or has just been refused: asking about it costs little or nothing."""
+        digest = hashlib.sha256(token.encode()).hexdigest()
+        return digest in self._users or self.clock.monotonic() < self._strangers.get(digest, 0.0)
 
     async def may(self, user: User, access: ResourceAccess) -> bool:
         """Whether ``user`` may do that.
@@ -77,7 +99,7 @@ class AccessReviewer:
         Raises:
             ClusterError: the API server could not be asked.
         """
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if (kept := self._rights.get((user, access))) and now < kept[0]:
             return kept[1]
         attributes = {

@@ -40,6 +40,8 @@ _READ_TRIES = 3
 _THROTTLED_TRIES = 4
 _LONGEST_THROTTLE_SECONDS = 5.0
 _CONNECTIONS = 64
+REVIEW_CONNECTIONS = 8
+"""For the reviews of tokens and rights, which strangers cause: apart from those of a service's own calls."""
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -293,7 +295,12 @@ async def _changes(kind: Kind[T], response: aiohttp.ClientResponse) -> AsyncGene
 
 @asynccontextmanager
 async def connect(
-    kubeconfig: str | None, context: str | None = None, *, user_agent: str = "hami", telemetry: Telemetry = OFF
+    kubeconfig: str | None,
+    context: str | None = None,
+    *,
+    user_agent: str = "hami",
+    telemetry: Telemetry = OFF,
+    connections: int = _CONNECTIONS,
 ) -> AsyncIterator[HttpCluster]:
     """A client of the API server that ``kubeconfig`` names, or of the cluster that we run in. Nothing is asked yet.
 
@@ -302,6 +309,7 @@ async def connect(
         context: in the kubeconfig; None for its current one.
         user_agent: how audit logs name us, as ``hami-scheduler``.
         telemetry: where requests are counted.
+        connections: for requests, at most; watches have their own.
 
     Raises:
         ClusterError: there is no usable configuration.
@@ -312,7 +320,7 @@ async def connect(
     no_cookies = aiohttp.DummyCookieJar()
     async with (
         aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=secure, keepalive_timeout=60), headers=headers, cookie_jar=no_cookies
+            connector=aiohttp.TCPConnector(limit=connections, ssl=secure, keepalive_timeout=60), headers=headers, cookie_jar=no_cookies
         ) as requests,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secure), headers=headers, cookie_jar=no_cookies) as watches,
     ):

@@ -16,6 +16,7 @@ from aiohttp import web
 from hami_registry import server_sent
 from hami_registry.answers import problem
 from hami_registry.web.feed import Feed, Listener, SchedulerSilent
+from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize, Refusal
 
@@ -82,11 +83,10 @@ class _Handlers:
             return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
         if (refusal := await self._refusal(request)) is not None:
             return problem(*refusal)
-        question = await request.content.read(MOST_QUESTION_BYTES + 1)
-        while len(question) <= MOST_QUESTION_BYTES and (more := await request.content.read(MOST_QUESTION_BYTES + 1 - len(question))):
-            question += more
-        if len(question) > MOST_QUESTION_BYTES:
-            return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the question is larger than {MOST_QUESTION_BYTES // 1024} KiB")
+        try:
+            question = await read_body(request, most_bytes=MOST_QUESTION_BYTES)
+        except BodyRefused as exc:
+            return problem(HTTPStatus(exc.status), exc.reason)
         if self._simulating >= MOST_SIMULATIONS:
             return problem(HTTPStatus.TOO_MANY_REQUESTS, f"{MOST_SIMULATIONS} simulations are on their way; try again in a moment")
         self._simulating += 1
