@@ -78,10 +78,15 @@ def _suggest(what: str) -> str:
     return f"; would fit: {what}" if what else ""
 
 
+def _able(misfit: Misfit) -> list[DeviceState]:
+    """The devices that the pod accepts and that take new shares; all where there is none."""
+    able = [s for s in misfit.devices if type_accepted(misfit.selectors, s.device.type) and uuid_accepted(misfit.selectors, s.device.uuid)]
+    return [s for s in able if s.device.healthy and not s.cordoned] or list(misfit.devices)
+
+
 def _memory(misfit: Misfit) -> str:
     request = misfit.request
-    able = [s for s in misfit.devices if type_accepted(misfit.selectors, s.device.type) and uuid_accepted(misfit.selectors, s.device.uuid)]
-    able = [s for s in able if s.device.healthy and not s.cordoned] or list(misfit.devices)
+    able = _able(misfit)
     nearest = max(able, key=lambda s: (s.device.memory_mib - s.used_memory_mib) - _needed(misfit, s).memory_mib)
     need = _needed(misfit, nearest).memory_mib
     free = sorted((max(s.device.memory_mib - s.used_memory_mib, 0) for s in able), reverse=True)
@@ -119,7 +124,7 @@ def _device_count(misfit: Misfit) -> str:
 def _cores(misfit: Misfit) -> str:
     if misfit.request.parts:
         return f"needs {misfit.request.parts} cores of one card, {misfit.counts[Reason.CORES]} of {len(misfit.devices)} have fewer free"
-    nearest = max(misfit.devices, key=lambda state: state.device.cores - state.used_cores)
+    nearest = max(_able(misfit), key=lambda state: state.device.cores - state.used_cores)
     unit = "%" if nearest.device.cores == WHOLE_PERCENT else f"of {nearest.device.cores}"
     return (
         f"needs {_needed(misfit, nearest).cores} {unit} of one card's cores, most free {max(nearest.device.cores - nearest.used_cores, 0)}"

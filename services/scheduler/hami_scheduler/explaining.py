@@ -5,14 +5,20 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
+from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.events import PodRefused
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
+from hami_scheduler.gangs import UNFIT, WAITS
 from hami_scheduler.picture import Picture
-from hami_scheduler.placement import Refusal
+from hami_scheduler.placement import Placement, Refusal
 from hami_scheduler.verdicts import Verdict
+
+NOT_SELECTED = "node selector does not match"
+MOST_SHOWN = 20
 
 
 class Holding(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,13 +98,42 @@ def explain(pod: Pod, picture: Picture) -> Explanation:
         return msgspec.structs.replace(common, summary=f"its request is refused: {exc}")
     if not request.asks:
         return msgspec.structs.replace(common, summary="it asks for no device")
-    judged = picture.state.explain(request, uid=ref.uid)
-    summary, reasons = judged.summary, judged.reasons
-    if judged.node and isinstance(refusal := picture.judge(ref, request, picture.state.nodes()), Refusal):  # there is room, and no quota
-        summary, reasons = refusal.summary, refusal.reasons
+    names = _selected(pod, picture)
+    judged = picture.state.explain(request, _shown(picture, request, ref, names) if pod.spec.node_selector else None, uid=ref.uid)
+    summary, reasons = judged.summary, dict(judged.reasons)
+    if judged.node and isinstance(refusal := picture.judge(ref, request, names), Refusal):  # there is room, and no quota
+        summary, reasons = refusal.summary, dict(refusal.reasons)
+    elif judged.node and (other := _other_obstacle(pod, verdict)) is not None:
+        summary, reasons = other
+    if excluded := len(picture.state.nodes()) - len(names):
+        reasons[NOT_SELECTED] = excluded
     return msgspec.structs.replace(
         common,
         summary=summary,
-        reasons=dict(reasons),
+        reasons=reasons,
         nodes=msgspec.convert(judged.nodes, tuple[NodeAnswer, ...], from_attributes=True),
     )
+
+
+def _selected(pod: Pod, picture: Picture) -> list[str]:
+    """The nodes that the pod's node selector lets it on."""
+    wanted = (pod.spec.node_selector or {}).items()
+    return [name for name in picture.state.nodes() if wanted <= picture.inventory.labels(name).items()]
+
+
+def _shown(picture: Picture, request: PodRequest, ref: PodRef, names: list[str]) -> list[str]:
+    """Of ``names`` the best or the nearest, as many as an explanation shows."""
+    judged = picture.judge(ref, request, names, ranked=True, reasons=True) if names else None
+    best = [name for name, _ in judged.fitting] if isinstance(judged, Placement) else []
+    return list(dict.fromkeys([*best, *names]))[:MOST_SHOWN]
+
+
+def _other_obstacle(pod: Pod, verdict: Verdict | None) -> tuple[str, dict[str, int]] | None:
+    """What keeps a pod waiting for which there are devices: its group, or what kube-scheduler found besides."""
+    said = None if verdict is None else verdict.verdict
+    if isinstance(said, PodRefused) and not {WAITS, UNFIT}.isdisjoint(said.reasons):
+        return said.summary, dict(said.reasons)
+    condition = next((each for each in pod.status.conditions or () if each.type == "PodScheduled" and each.status != "True"), None)
+    if condition is None or not condition.message or isinstance(said, PodRefused):
+        return None
+    return f"its devices fit, and kube-scheduler found: {condition.message}", {}

@@ -175,6 +175,11 @@ class Inventory:
         vendors = sorted((self._catalog.vendor(given.vendor) for given in assignments), key=lambda vendor: vendor.name)
         return tuple(dict.fromkeys(each.own_lock.key if each.own_lock else keys.NODE_LOCK for each in vendors if each.locks_nodes))
 
+    def labels(self, name: str) -> Mapping[str, str]:
+        """The node's labels; none of a node that is not in the cluster."""
+        record = self._nodes.get(name)
+        return {} if record is None or record.node is None else record.node.metadata.labels
+
     def known(self, name: str) -> bool:
         """Whether the node is in the cluster."""
         record = self._nodes.get(name)

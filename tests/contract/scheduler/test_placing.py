@@ -358,3 +358,38 @@ async def test_a_running_pod_whose_card_vanishes_is_told_of_once_and_counted_unt
         await world.node("n1", a_device("GPU-new"))
         await world.delete(pod)
         assert len(scheduler.picture.orphans) == 0
+
+
+@story
+async def test_an_explanation_knows_the_node_selector_what_kube_scheduler_found_and_the_group(world: World) -> None:
+    await world.node("n1")
+    await world.node("n2")
+    await world.admin.patch(api.NODES, "n2", {"metadata": {"labels": {"pool": "a"}}})
+    async with world.scheduler() as scheduler:
+        await world.pod("selects", spec={"nodeSelector": {"pool": "a"}}, gpu=1, gpumem=1000)
+        told = scheduler.explain("default", "selects")
+        assert told is not None
+        assert (told.summary, [node.node for node in told.nodes]) == ("1/1 nodes fit; n2 is the best under binpack", ["n2"])
+        assert told.reasons == {"node selector does not match": 1}
+
+        waiting = await world.pod("waits", gpu=1, gpumem=1000)
+        condition = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: 2 Insufficient cpu."}
+        await world.admin.patch_conditions(ref(waiting), [condition])
+        await settle()
+        told = scheduler.explain("default", "waits")
+        assert told is not None
+        assert told.summary == "its devices fit, and kube-scheduler found: 0/2 nodes are available: 2 Insufficient cpu."
+
+        await world.pod("nowhere", spec={"nodeSelector": {"pool": "b"}}, gpu=1, gpumem=1000)
+        told = scheduler.explain("default", "nowhere")
+        assert told is not None
+        assert told.reasons == {"node selector does not match": 2}
+
+        member = await world.pod("member", annotations={keys.GROUP_SIZE: "2", keys.VOLCANO_GROUP: "g"}, gpu=1, gpumem=1000)
+        assert asked(scheduler, member, "n1", "n2").error, "its PodGroup is read first"
+        await asyncio.sleep(1.0)
+        assert asked(scheduler, member, "n1", "n2").failed
+        await settle()
+        told = scheduler.explain("default", "member")
+        assert told is not None
+        assert "1 of 2 members are there" in told.summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 
 from hami_devices.catalog import Catalog
-from hami_devices.model import PodRequest
+from hami_devices.model import PodRequest, Selectors
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, VendorAssignment
 from hami_scheduler.placement import ClusterState, Placement
 from tests.builders import a_device, a_ref, a_request
@@ -58,3 +58,21 @@ def test_an_explanation_says_what_filter_says(state: ClusterState, request: PodR
         assert node.fits == (node.node not in said)
         assert node.unresolvable == (node.node in answer.unresolvable)
         assert node.fits or node.detail
+
+
+def test_a_refusal_in_a_fragmented_cluster_tells_how_much_is_free_in_all_on_cards_that_the_pod_accepts() -> None:
+    state = ClusterState(Catalog())
+    state.upsert_node("n1", {"NVIDIA": (a_device("A", memory_mib=10000), a_device("B", index=1, memory_mib=9000))})
+    state.upsert_node("n2", {"NVIDIA": (a_device("C", memory_mib=8000), a_device("D", index=1, memory_mib=99000, healthy=False))})
+    selectors = {"NVIDIA": Selectors(avoid_uuids=("A",))}
+    told = state.explain(a_request(memory_mib=20000, selectors=selectors))
+    assert told.summary.endswith("Free in all on cards that the pod accepts: 17000 MiB on 2 cards")
+
+
+def test_the_most_free_cores_are_those_of_a_card_that_the_pod_accepts() -> None:
+    state = ClusterState(Catalog())
+    state.upsert_node("n1", {"NVIDIA": (a_device("A"), a_device("B", index=1))})
+    held = ContainerShares(container="c", kind=ContainerKind.APP, shares=(DeviceShare(uuid="A", type="NVIDIA", memory_mib=1, cores=70),))
+    state.charge(a_ref(), "n1", (VendorAssignment(vendor="NVIDIA", containers=(held,)),), shrunk=False)
+    told = state.explain(a_request(memory_mib=1, cores=50, selectors={"NVIDIA": Selectors(use_uuids=("A",))}), ["n1"])
+    assert "most free 30" in told.nodes[0].detail

@@ -133,6 +133,21 @@ def judge_all(state: ClusterState, request: PodRequest, view: View) -> Verdicts:
     return _Walk(state, request, view).verdicts()
 
 
+def free_in_all(state: ClusterState, request: PodRequest, nodes: Ints) -> tuple[int, int]:
+    """How many MiB are free on ``nodes`` on cards that the pod accepts and that take new shares, and on how many cards."""
+    vendor = next(asked.vendor for container in request.containers for asked in container.requests)
+    table = state.tables.get(vendor)
+    if table is None or not table.places:
+        return 0, 0
+    devices = _Devices(table, nodes)
+    usable = devices.column("healthy") & ~devices.column("cordoned") & (devices.total_shares > devices.used_shares)
+    usable &= (np.arange(table.places)[:, None] < devices.count) & table.available[nodes] & ~table.fenced[nodes] & ~state.fenced[nodes]
+    for _, against in devices.unaccepted(request.selectors.get(vendor, _ANY)):
+        usable &= ~against
+    free = np.where(usable, (devices.total_memory - devices.used_memory).clip(0), 0)
+    return int(free.sum()), int((free > 0).sum())
+
+
 def node_scores(state: ClusterState, view: View) -> Scores:
     """How full each node of the view is (``scores.node_score``)."""
     sums = state.sums
@@ -232,13 +247,14 @@ class _Devices:
         yield Reason.SLOTS, self.used_shares >= self.total_shares
         if request.device_mode:
             yield Reason.MODE, np.array([mode != request.device_mode for mode in table.modes])[self.column("mode")]
-        yield from self._selected(selectors)
+        yield from self.unaccepted(selectors)
         if table.cordoned_count:
             yield Reason.CORDON, self.column("cordoned")
         if table.unhealthy_count:
             yield Reason.HEALTH, ~self.column("healthy")
 
-    def _selected(self, selectors: Selectors) -> Iterator[tuple[Reason, Flags]]:
+    def unaccepted(self, selectors: Selectors) -> Iterator[tuple[Reason, Flags]]:
+        """The devices that the pod's own selectors exclude, by reason."""
         table = self.table
         if selectors.use_uuids or selectors.avoid_uuids:
             against = np.full(table.used_shares.shape, bool(selectors.use_uuids))
@@ -255,7 +271,7 @@ class _Devices:
     def situation(self, selectors: Selectors, nodes: Ints) -> Ints:
         """Everything about the devices of ``nodes`` (places in the view) that a decision may depend on, but for their names: a column per node."""
         known = [self.column(name)[:, nodes] for name in _SITUATION]
-        accepted = [against[:, nodes] for reason, against in self._selected(selectors) if reason is Reason.UUID]
+        accepted = [against[:, nodes] for reason, against in self.unaccepted(selectors) if reason is Reason.UUID]
         return np.concatenate([self.count[None, nodes], *known, *accepted], dtype=np.int64)
 
     def scores(self, request: DeviceRequest, weights: Weights) -> Scores:

@@ -11,6 +11,7 @@ from hami_devices.order import read_order
 from hami_devices.reasons import Misfit
 from hami_devices.scores import node_score
 from hami_scheduler.placement import filter as filtering
+from hami_scheduler.placement.columns import free_in_all
 from hami_scheduler.placement.outcomes import DeviceVerdict, Explanation, NodeVerdict
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def explain(state: ClusterState, request: PodRequest, nodes: Sequence[str] | Non
         summary = f"{count}/{judged.count} nodes fit; {best[0]} is the best under {request.node_policy}"
     else:
         summary = filtering.summarise(judged.count, reasons, nearest)
+        free_mib, cards = free_in_all(state, request, judged.numbers)
+        summary += f". Free in all on cards that the pod accepts: {free_mib} MiB on {cards} cards"
     return Explanation(
         node=best[0] if best else "", summary=summary, reasons=reasons, nodes=tuple(_node(state, name, request) for name in told)
     )
