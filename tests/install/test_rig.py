@@ -34,8 +34,25 @@ def traffic(cluster: Cluster) -> Traffic:
     return Traffic(cluster)
 
 
+class TestMinimal:
+    """The overlay for nodes with cards, on one that has none: what it says then."""
+
+    def test_services_run_and_wait_for_nodes_with_the_label(self, cluster: Cluster) -> None:
+        cluster.hami("install", "--overlay", "minimal")
+        assert cluster.get("pods", "-n", "hami-node-agent")["items"] == []
+        with pytest.raises(CommandFailed, match="no node registers devices"):
+            cluster.hami("doctor")
+
+    def test_an_agent_without_a_driver_names_what_it_lacks(self, cluster: Cluster) -> None:
+        cluster.kubectl("label", "node", NODE, "gpu=on")
+        log = ("-n", "hami-node-agent", "logs", "daemonset/hami-node-agent", "-c", "node-agent")
+        cluster.machine.until(lambda: "NVML Shared Library Not Found" in cluster.kubectl(*log), "the agent's reason")
+        (pod,) = cluster.get("pods", "-n", "hami-node-agent")["items"]
+        assert not pod["status"]["containerStatuses"][0]["ready"]
+
+
 def test_the_install_page_is_followed(cluster: Cluster) -> None:
-    cluster.kubectl("label", "node", NODE, "gpu=on")
+    """Over `minimal`, whose agent is not ready."""
     cluster.hami("install", "--overlay", "rig")
 
 
@@ -80,10 +97,6 @@ def test_pod_security_is_enforced(cluster: Cluster) -> None:
     with pytest.raises(CommandFailed, match='violates PodSecurity "restricted:latest"'):
         cluster.kubectl("-n", "hami-system", *privileged)
     cluster.kubectl("-n", "hami-node-agent", *privileged)
-    warned = cluster.kubectl(
-        "label", "--dry-run=server", "--overwrite", "namespace", "hami-system", "pod-security.kubernetes.io/enforce=restricted"
-    )
-    assert "Warning" not in warned
 
 
 def address(cluster: Cluster, component: str) -> str:

@@ -63,8 +63,8 @@ class Traffic:
     def refusals(self) -> int:
         """How many packets were answered with an ICMP error, since the machine was started."""
         counters = run(self._cluster.machine.on_node("cat", "/proc/net/snmp"))
-        names, values = (line.split()[1:] for line in counters.splitlines() if line.startswith("IcmpMsg:"))
-        return int(dict(zip(names, values, strict=True)).get("OutType3", 0))
+        names, values = (line.split()[1:] for line in counters.splitlines() if line.startswith("Icmp:"))
+        return int(dict(zip(names, values, strict=True))["OutDestUnreachs"])
 
     def _pods(self) -> Iterator[tuple[Pod, str]]:
         """Every pod that there was, with its address: addresses are not given twice in so short a time."""
