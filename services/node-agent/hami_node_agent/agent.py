@@ -171,7 +171,7 @@ class NodeAgent:
         )
         self._mode: CdiMode | EnvvarMode
         if options.mode is AllocationMode.CDI:
-            self._mode = CdiMode(journal=self.journal, new_name=new_name)
+            self._mode = CdiMode(node=options.node, vendor=vendor, pods=self.pods, kubelet=kubelet, journal=self.journal, new_name=new_name)
         else:
             self._mode = EnvvarMode(granting, pods=self.pods, journal=self.journal, new_name=new_name, device_nodes=self._device_nodes)
         self._starting = Starting(

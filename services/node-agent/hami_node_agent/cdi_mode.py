@@ -7,19 +7,39 @@ container's ids to later containers of the same pod. It is noted on disk first, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
 
-from hami_node_agent import cdi
+import structlog
+
+from hami_devices.vendor import Vendor
+from hami_node_agent import cdi, discovery, matching
 from hami_node_agent.answers import Answer, PluginOptions
+from hami_node_agent.checkpoint import Unreadable
 from hami_node_agent.journal import Journal
+from hami_node_agent.kubelet_records import KubeletRecords
+from hami_node_agent.matching import PendingPod
+from hami_node_agent.node_pods import NodePods, pending
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
+from hami_protocol.errors import RecordError
+from hami_protocol.pods import containers_in_order
+
+log = structlog.get_logger()
+PREFERENCE_SECONDS: Final = 0.5
 
 
 class CdiMode:
     """Serves Allocate with names."""
 
-    options = PluginOptions(pre_start_required=True, preferred_allocation=False)
+    options = PluginOptions(pre_start_required=True, preferred_allocation=True)
 
-    def __init__(self, *, journal: Journal, new_name: Callable[[], str]) -> None:
+    def __init__(
+        self, *, node: str, vendor: Vendor, pods: NodePods, kubelet: KubeletRecords, journal: Journal, new_name: Callable[[], str]
+    ) -> None:
+        self._node = node
+        self._vendor = vendor
+        self._pods = pods
+        self._kubelet = kubelet
         self._journal = journal
         self._new_name = new_name
 
@@ -39,6 +59,32 @@ class CdiMode:
         return Answer(cdi_devices=(name,))
 
     async def preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> tuple[str, ...]:
-        """No preference: ids are opaque here."""
-        del available, required, size
-        return ()
+        """Slots of the cards that the container was granted, which kubelet asks about most likely: readers of PodResources see the ids.
+
+        Nothing depends on it: what a container gets is its grant, whatever its ids. So it waits for a pod that has not been seen yet only shortly.
+        """
+        found = matching.likely(self._unallocated(), size)
+        if found is None and self._pods.connected:
+            found = await self._pods.changed.until(lambda: matching.likely(self._unallocated(), size), seconds=PREFERENCE_SECONDS)
+        if found is None:
+            return ()
+        cards = [share.uuid for share in found.container.shares for _ in range(share.slots)]
+        try:
+            return discovery.preferred(cards, available, required, size)
+        except ValueError as exc:
+            log.info("no preference", reason=str(exc))
+            return ()
+
+    def _unallocated(self) -> list[PendingPod]:
+        """Pods of which kubelet has not allocated every container, by its checkpoint."""
+        known = self._kubelet.checkpoint()
+        if isinstance(known, Unreadable):
+            return []
+        allocated = {(held.pod_uid, held.container) for held in known.held if held.resource == self._vendor.count_resource}
+        found = []
+        for uid, pod in sorted(self._pods.live.items()):
+            places = [place for place, one in enumerate(containers_in_order(pod)) if (uid, one.container.name) in allocated]
+            with suppress(RecordError):  # refused when its container starts
+                if (waiting := pending(pod, self._vendor, self._node, frozenset(places))) is not None:
+                    found.append(waiting)
+        return found

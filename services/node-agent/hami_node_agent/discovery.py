@@ -6,7 +6,7 @@ Device ids for kubelet are ``<uuid>-<n>``, one per share; they name slots, not p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,6 +117,12 @@ def physical_id(device_id: str) -> str:
     return uuid if device_id.count("-") == _UUID_DASHES and tail.isascii() and tail.isdigit() else device_id
 
 
+def card_of(device_id: str, cards: Container[str]) -> str:
+    """The card of a slot, one of ``cards`` whatever the form of their UUIDs; as ``physical_id`` says where it is none of them."""
+    uuid, _, tail = device_id.rpartition("-")
+    return uuid if uuid in cards and tail.isascii() and tail.isdigit() else physical_id(device_id)
+
+
 def preferred(granted: Iterable[str], available: Iterable[str], required: Iterable[str], size: int) -> tuple[str, ...]:
     """Which ``size`` of the ``available`` slots match the cards in ``granted``; the ``required`` ones are always among them.
 
@@ -127,13 +133,13 @@ def preferred(granted: Iterable[str], available: Iterable[str], required: Iterab
     if len(cards) < size:
         raise ValueError(f"annotated devices {len(cards)} smaller than requested allocation size {size}")
     chosen = sorted(required)
-    unmatched = [physical_id(slot) for slot in chosen]
+    unmatched = [card_of(slot, cards) for slot in chosen]
     free = sorted(set(available) - set(chosen))
     for card in cards[:size]:
         if card in unmatched:
             unmatched.remove(card)
             continue
-        slot = next((slot for slot in free if physical_id(slot) == card), None)
+        slot = next((slot for slot in free if card_of(slot, cards) == card), None)
         if slot is None:
             raise ValueError(f"no available slice device found for annotated GPU {card}")
         free.remove(slot)

@@ -23,7 +23,9 @@ from hami_node_agent import region as regions
 from hami_node_agent.grant_file import Grant
 from hami_node_agent.grants_view import GrantsView
 from hami_node_agent.hostfiles import HostFiles
+from hami_node_agent.identity import Identified
 from hami_node_agent.journal import Journal, ServedPod
+from hami_node_agent.kubelet_ids import difference
 from hami_node_agent.mig_instances import MigInstances
 from hami_node_agent.needs import REGION_INSIDE, HostPaths, Needs, Shim, folder_name, needs
 from hami_node_agent.node_devices import NodeDevices
@@ -93,6 +95,9 @@ class Granting:
         self._instances = instances
         self.policy = policy
         self._telemetry = telemetry
+        self._differences = telemetry.counter(
+            "hami_agent_device_ids_differ", "pods for which kubelet holds ids of other cards than granted"
+        )
 
     def traced(self, pod: Pod, what: str) -> AbstractContextManager[Span]:
         """A span of the pod's own trace, which began at admission; what is said inside carries it on."""
@@ -317,6 +322,16 @@ class Granting:
             held = node_pods.annotated(pod, self.vendor) if pod is not None else None
         text = self._instances.identified(held) if held is not None else ""
         self._outbox.put(AllocationSucceeded(pod=ref, node=self.node, mig_allocations=text), f"{ref.uid}/succeeded")
+
+    def ids_compared(self, ref: PodRef, held: VendorAssignment, identified: Identified) -> None:
+        """Report where kubelet's ids are of other cards than the pod was granted."""
+        numa = {device.uuid: device.numa for device in self._devices.inventory.devices}
+        if told := difference(held, identified, numa):
+            self._differences.add(1)
+            log.warning("kubelet's ids are of other cards", pod=str(ref), uid=ref.uid, difference=told)
+            self._recorder.record(
+                ref, "Warning", "DeviceIdsDiffer", f"{told}; the grant holds, and readers of PodResources see the other card"
+            )
 
     def refused(self, refusal: Refusal, *, failed: bool) -> None:
         """Say why, where the pod is certain. ``failed``: kubelet will not try again, so that the pod has failed."""

@@ -83,6 +83,13 @@ def match(pending: Iterable[PendingPod], lock: NodeLock | None, count: int) -> M
     return _next_of(min(fitting, key=_turn), count)
 
 
+def likely(pending: Iterable[PendingPod], count: int) -> Match | None:
+    """The container that a call for ``count`` devices is most likely for, where nothing says which: good enough for a preference, for no more."""
+    fitting = [pod for pod in pending if pod.next_place is not None and _next_count(pod) == count]
+    found = _next_of(min(fitting, key=_turn), count) if fitting else None
+    return found if isinstance(found, Match) else None
+
+
 def _holder(waiting: Sequence[PendingPod], lock: NodeLock | None) -> PendingPod | None:
     """The waiting pod that the lock names. A lock of a pod that is gone or done is no lock: its holder releases it."""
     if lock is None or not lock.pod:

@@ -27,8 +27,8 @@ from hami_runtime.clock import Clock
 from hami_runtime.telemetry import Telemetry
 
 ZONE: Final = "vGPU"
-CONTAINER: Final = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
-OLD_CONTAINER: Final = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
+CONTAINER: Final = ("node", "namespace", "pod", "container", "vdevice_index", "device_uuid")
+OLD_CONTAINER: Final = ("", "podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
 CARD: Final = ("node", "device_index", "device_uuid", "device_type")
 OLD_CARD: Final = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
 _MIB: Final = 2**20
@@ -128,7 +128,7 @@ class UsageMetrics:
         for seen in self._sight.containers.values():
             for place, device in enumerate(seen.last.grant.devices):
                 if (found := value(seen, place)) is not None:
-                    labels = _labels(names, seen.pod.namespace, seen.pod.name, seen.container, str(place), device.uuid)
+                    labels = _labels(names, self._node, seen.pod.namespace, seen.pod.name, seen.container, str(place), device.uuid)
                     yield found, labels if more is None else labels | more(seen, place)
 
     def by_card(self, value: CardValue, names: tuple[str, ...]) -> Iterator[Series]:
@@ -148,7 +148,7 @@ class UsageMetrics:
             for each in _allocations(pod):
                 if each.identity is None or each.container >= len(containers):
                     continue
-                labels = _labels(names, ref.namespace, ref.name, containers[each.container], str(each.device), each.gpu)
+                labels = _labels(names, self._node, ref.namespace, ref.name, containers[each.container], str(each.device), each.gpu)
                 if full:
                     labels |= {
                         "mig_uuid": each.identity.uuid,

@@ -13,6 +13,7 @@ Doing it again, as at every restart of a container, changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -64,6 +65,8 @@ class Starting:
         self._answers_complete = answers_complete
         self._checked: dict[str, Identified] = {}
         """What PodResources agreed with, by pod."""
+        self._compared: dict[str, Identified] = {}
+        """Whose ids were compared with the grant, by pod."""
 
     async def pre_start(self, device_ids: Sequence[str]) -> None:
         """Make ready what starts.
@@ -79,6 +82,7 @@ class Starting:
     def ended(self, uid: str) -> None:
         """The pod is over: forget it."""
         self._checked.pop(uid, None)
+        self._compared.pop(uid, None)
 
     async def _prepare(self, device_ids: Sequence[str]) -> Refusal | None:
         if not self._pods.synced and self._prepared_before(device_ids):
@@ -97,6 +101,8 @@ class Starting:
             starting = [entry for entry in identified.containers.values() if entry.device_ids == wanted]
             if (refusal := await self._granting.instances_ready(pod)) is not None:
                 return refusal
+            with suppress(RecordError):  # refused below
+                self._compare_ids(pod, annotated(pod, self._granting.vendor), identified)
             return next((refusal for entry in starting if (refusal := self._verified(pod, entry)) is not None), None)
         held = await self._granting.grant(pod)
         if isinstance(held, Refusal):
@@ -106,8 +112,15 @@ class Starting:
             refusal = await self._cross_checked(pod, held, identified)
         if refusal is not None:
             return refusal
+        self._compare_ids(pod, held, identified)
         with self._granting.traced(pod, "write specs and grants"):
             return self._written(pod, held, identified)
+
+    def _compare_ids(self, pod: Pod, held: VendorAssignment | None, identified: Identified) -> None:
+        """Report, once for each pod, where kubelet's ids are of other cards than the grant."""
+        if held is not None and self._compared.get(identified.pod_uid) != identified:
+            self._compared[identified.pod_uid] = identified
+            self._granting.ids_compared(pod_ref(pod), held, identified)
 
     def _prepared_before(self, device_ids: Sequence[str]) -> bool:
         """Whether this is a restart of what was written before, asked while the API server has not answered since the agent's own start."""

@@ -39,6 +39,7 @@ from hami_scheduler.inventory import Fence, Inventory, InventoryChange
 from hami_scheduler.locks import Locks
 from hami_scheduler.metrics import Metrics
 from hami_scheduler.orphans import Orphan, Orphans
+from hami_scheduler.overbooking import Overbooking
 from hami_scheduler.placement import ClusterState, Phase, Placement, Refusal
 from hami_scheduler.pods import Ended, PodChange, PodLedger
 from hami_scheduler.presence import UNEXPECTED_ADMISSION_ERROR, Change, Presence
@@ -78,6 +79,7 @@ class Picture:
         self.state = ClusterState(catalog)
         self.inventory = Inventory(self.state, catalog)
         self.presence = Presence(self.state, catalog)
+        self.overbooking = Overbooking(self.state)
         self.resizes = Resizes()
         self.grants = GrantLog(catalog)
         self.pods = PodLedger(self.state, catalog, self.resizes, logged=self.grants.assignments)
@@ -283,8 +285,13 @@ class Picture:
             self.improved(frozenset({entry.node}), entry.pod.namespace)
 
     def tend(self, find_pod: Callable[[PodRef], Pod | None]) -> None:
-        """What time alone brings: reservations that lapse, releases that nobody has said."""
+        """What time alone brings: reservations that lapse, releases that nobody has said, cards that turn out to be overbooked."""
         now = self._clock.monotonic()
+        for card in self.overbooking.look():
+            log.warning("card overbooked", node=card.node, device=card.uuid, detail=card.detail)
+            if self._leading():
+                message = f"pods hold more of card {card.uuid} than it has: {card.detail}; it takes no new ones until some of them end"
+                self._record(card.node, WARNING, "CardOverbooked", message)
         for uid in self.state.expired(now):
             entry = self.state.entry(uid)
             if entry is None:

@@ -157,6 +157,9 @@ class Scheduler:
         self.pods.subscribe(self.picture.pod_changed)
         self._agents = Agents(bus, clock, self.picture.presence, changed=self.picture.agent_changed, telemetry=telemetry)
         telemetry.gauge("hami_scheduler_held_nodes", "nodes whose agent does not serve new pods", lambda: self.picture.presence.held_count)
+        telemetry.gauge(
+            "hami_scheduler_overbooked_cards", "cards of which pods hold more than there is", lambda: self.picture.overbooking.count
+        )
         self._binder = Binder(
             self.picture,
             cluster,

@@ -44,6 +44,8 @@ PROGRAMS = frozenset({"ConfigMap", "DaemonSet", "Deployment", "StatefulSet"})
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 LOOK_AGAIN_SECONDS = 0.1
 APPLY_SECONDS = 120.0
+ROLL_SECONDS = 30.0
+"""As the termination grace period of our pods."""
 
 
 class Installation:
@@ -65,6 +67,7 @@ class Installation:
         self.cards: dict[str, list[str]] = {}
         """UUIDs of each node's cards, in the order of their indexes."""
         self._say = say
+        self._rolled: dict[str, int] = {}
 
     @property
     def kubeconfig(self) -> Path:
@@ -110,6 +113,20 @@ class Installation:
         await process.stop(grace_seconds=GRACE_SECONDS)
         await process.start()
         await process.ready(timeout_seconds=READY_SECONDS)
+
+    async def roll(self, name: str) -> None:
+        """Replace a program of ours as a rolling update with a surge does: the new process is able before the old one is asked to end."""
+        old, number = self.processes[name], self._rolled.get(name, 0) + 1
+        newer = ManagedProcess(f"{name}-{number}", old.command, folder=self.folder, environ={})
+        newer.environ = {**old.environ, "HAMI_READY_FILE": str(newer.ready_file), "HAMI_HEALTH_PORT": "0"}
+        self._rolled[name] = number
+        self.processes[f"{name}-old"], self.processes[name] = old, newer
+        await newer.start()
+        self.ports[name] = await newer.ready(timeout_seconds=READY_SECONDS)
+        newer.environ["HAMI_HEALTH_PORT"] = str(self.ports[name]["health"])
+        await self.able(name)
+        await old.stop(grace_seconds=ROLL_SECONDS)
+        del self.processes[f"{name}-old"]
 
     async def reboot(self, name: str) -> None:
         """Cut a node's power; its agent, a pod of the node, comes back with it."""

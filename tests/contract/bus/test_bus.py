@@ -275,6 +275,15 @@ class BusContract:
         with pytest.raises(NoReply, match=r"ask\.shout"):
             await bus.request("ask.shout", b"hello", timeout_seconds=0.5)
 
+    async def test_who_asks_is_told_at_once_when_nobody_answers_any_more(self, bus: Bus) -> None:
+        async def shout(question: bytes) -> bytes:
+            return question.upper()
+
+        async with bus.answer("ask.shout", shout):
+            assert await bus.request("ask.shout", b"ok", timeout_seconds=5) == b"OK"
+        with pytest.raises(NoReply, match="nobody answers"):
+            await bus.request("ask.shout", b"ok", timeout_seconds=30)
+
     async def test_a_question_whose_answer_fails_has_no_reply(self, bus: Bus) -> None:
         async def fail(_data: bytes) -> bytes:
             raise ValueError("no")

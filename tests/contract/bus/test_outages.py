@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -57,6 +58,21 @@ async def test_a_process_may_start_before_its_bus(make_server: Callable[..., Nat
         text = telemetry.prometheus_text().decode()
         assert "hami_bus_connected 1.0" in text
         assert 'hami_bus_connection_attempts_total{outcome="failed"}' in text
+
+
+async def test_a_stream_that_is_missing_is_reported_once(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hami_runtime.bus.pulling._RETRY_SECONDS", 0.02)
+    with structlog.testing.capture_logs() as logs:
+        async with jetstream.connect(server.url, name="test") as bus:
+            await bus.wait_connected()
+            async with bus.consume(LOG, subjects=["log.>"]) as deliveries:
+                await asyncio.sleep(0.5)
+                await bus.ensure_streams([LOG])
+                await bus.publish(a_message("log.a", "one"))
+                assert await taken(deliveries, 1) == ["one"]
+    missing = [entry["log_level"] for entry in logs if entry["event"] == "the stream is not there yet"]
+    assert len(missing) > 2
+    assert missing == ["info"] + ["debug"] * (len(missing) - 1)
 
 
 async def test_over_kills_of_the_server_nothing_is_lost_and_order_is_kept(server: NatsServer) -> None:

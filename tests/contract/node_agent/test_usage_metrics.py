@@ -16,11 +16,12 @@ CARDS = """
 devices:
   - {uuid: GPU-a, memory_mib: 24576, model: NVIDIA-A10, memory_used_mib: 700, busy_percent: 30}
 """
-CONTAINER = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
+CONTAINER = ("node", "namespace", "pod", "container", "vdevice_index", "device_uuid")
 OLD_CONTAINER = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
 CARD = ("node", "device_index", "device_uuid", "device_type")
 OLD_CARD = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
-OF_CONTAINER = ("default", "p", "main", "0", "GPU-a")
+OF_CONTAINER = ("n1", "default", "p", "main", "0", "GPU-a")
+"""The reference's have no node."""
 OF_CARD = ("n1", "0", "GPU-a", "NVIDIA-A10")
 IDENTITY = {"mig_uuid": "MIG-1", "profile": "1g.5gb", "gpu_instance_id": "7", "compute_instance_id": "0"}
 
@@ -84,7 +85,7 @@ def test_names_and_labels_are_those_of_the_references_monitor() -> None:
 def test_earlier_names_come_beside_them() -> None:
     async def scenario(world: World) -> None:
         await at_work(world)
-        container, card = dict(zip(OLD_CONTAINER, OF_CONTAINER, strict=True)), dict(zip(OLD_CARD, OF_CARD, strict=True))
+        container, card = dict(zip(OLD_CONTAINER, OF_CONTAINER[1:], strict=True)), dict(zip(OLD_CARD, OF_CARD, strict=True))
         parts = {"context": "0", "module": "0", "data": str(300 * MIB), "offset": "0"}
         new, both = await shown(world, legacy=False), await shown(world, legacy=True)
         assert {name: both[name] for name in both.keys() - new.keys()} == {

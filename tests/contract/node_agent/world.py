@@ -58,6 +58,8 @@ class MemoryKubelet:
         self.ledger = DeviceLedger(rng=random.Random(seed))
         self.pods: dict[str, Pod] = {}
         self.broken_checkpoint: bytes | None = None
+        self.insists = False
+        """Ids are taken by its own rules, whatever the plugin prefers."""
         self.silent = False
         """PodResources cannot be asked."""
         self.lies: Callable[[tuple[ListedPod, ...]], tuple[ListedPod, ...]] = lambda listed: listed
@@ -96,7 +98,9 @@ class MemoryKubelet:
             count = int((container.resources.limits or {}).get(GPU, 0))
             choice = self.ledger.choices(ref.uid, container.name, GPU, count) if count else None
             if choice is not None:
-                chosen = self.ledger.chosen(choice, ())
+                size = choice.needed + len(choice.reused)
+                wanted = await agent.preferred(choice.available, choice.reused, size) if choice.needed and not self.insists else ()
+                chosen = self.ledger.chosen(choice, wanted)
                 answer = await agent.allocate(chosen)
                 message = _answer(answer)
                 assert isinstance(message, api.ContainerAllocateResponse)

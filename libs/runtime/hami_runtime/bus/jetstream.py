@@ -71,6 +71,8 @@ class JetStreamBus:
         self._opened = asyncio.Event()
         self._specs: dict[str, StreamSpec] = {}
         self._handlers: dict[str, Handler] = {}
+        self._subscribed: dict[str, Callable[[], Awaitable[None]]] = {}
+        """How to end the subscription of each handler."""
         self._attempts = telemetry.counter("hami_bus_connection_attempts", "attempts to connect to NATS, by outcome")
         self._publishes = telemetry.counter("hami_bus_publishes", "messages published, by outcome")
         telemetry.gauge("hami_bus_connected", "1 while there is a connection to NATS", lambda: int(self.connected))
@@ -183,6 +185,8 @@ class JetStreamBus:
             yield
         finally:
             del self._handlers[subject]
+            if (unsubscribe := self._subscribed.pop(subject, None)) is not None:
+                await unsubscribe()  # who asks is told at once that nobody answers any more
 
     # For readers
 
@@ -275,7 +279,7 @@ class JetStreamBus:
                 return
             await self.tell(msg.reply, data)
 
-        await session.subscribe(subject, respond)
+        self._subscribed[subject] = await session.subscribe(subject, respond)
 
     def _open_session(self) -> Session:
         if self._session is None or self._session.closed.is_set():

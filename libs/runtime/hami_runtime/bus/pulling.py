@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -113,6 +114,8 @@ class Reader:
         self._attached = asyncio.Event()
         self._next_sequence: int | None = None
         self._stream_made = ""
+        self._reported = ""
+        """Why nothing is read, as last logged."""
 
     def __aiter__(self) -> Reader:
         return self
@@ -139,15 +142,20 @@ class Reader:
             try:
                 await session.while_open(self._read(session))
             except api.NotThere as exc:
-                log.info("the stream is not there yet", stream=self._source.stream.name, error=str(exc))
+                self._report(log.info, "the stream is not there yet", exc)
             except BusUnavailable as exc:
                 log.debug("reading was interrupted", stream=self._source.stream.name, error=str(exc))
             except (BusError, msgspec.DecodeError) as exc:
-                log.warning("the stream cannot be read", stream=self._source.stream.name, consumer=self._name, error=str(exc))
+                self._report(log.warning, "the stream cannot be read", exc)
             except Exception:  # a reader that ends in silence would keep every later message from its service
                 log.exception("reading failed", stream=self._source.stream.name, consumer=self._name)
             if not session.closed.is_set():
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    def _report(self, level: Callable[..., object], what: str, exc: Exception) -> None:
+        """Log why nothing is read: once, and again only when the reason is another one or something has been read meanwhile."""
+        before, self._reported = self._reported, f"{what}: {exc}"
+        (level if self._reported != before else log.debug)(what, stream=self._source.stream.name, consumer=self._name, error=str(exc))
 
     async def finish(self) -> None:
         """Remove a consumer that nobody will read again, if there is a connection."""
@@ -158,6 +166,7 @@ class Reader:
         """Supply deliveries until the consumer is lost."""
         await self._attach(session)
         self._lost = False
+        self._reported = ""
         self._attached.set()
         inbox = session.new_inbox()
         stop_hearing = await session.subscribe(inbox, self._hear)
