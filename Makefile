@@ -13,7 +13,7 @@ SEED ?= 1
 REPOSITORY ?= hami
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test cluster-test install-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test compose-test cluster-test install-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ images: ## Build the images with docker, podman or buildah, whichever works here
 
 images-test: $(STAMP) ## Build the images with buildah and start each one, where root and apt-get are; says why where it cannot
 	@$(BIN)/python -m tests.images
+
+compose-test: $(STAMP) ## Type the commands of docker-compose.yml's comment, with podman-compose; as make images-test
+	@$(BIN)/python -m tests.images -q tests/images/test_compose.py
 
 lock: ## Pin the requirements anew, by hash, naming no index
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -25,12 +25,11 @@ import msgspec
 from hami_devices.catalog import Catalog
 from hami_devices.config import ConfigError
 from hami_devices.config import load as load_device_config
-from hami_node_agent import profile as agent_profile
 from hami_node_agent import shim_install
 from hami_node_agent.needs import HostPaths
-from hami_node_agent.profile import ProfileHardware
 from hami_rig import janitor, project
 from hami_rig.apiserver import kubeconfig
+from hami_rig.kubelet import cards
 from hami_rig.kubelet.kubelet import NodeFolder
 from hami_rig.processes import ManagedProcess, ProcessFailed
 from hami_rig.profile import Profile, ProfileError, RigNode
@@ -145,7 +144,7 @@ class Rig:
         self._say("starting NATS and the API server")
         await _together(self._start_nats(), self._start_api_server())
         for node in self.nodes:
-            await self._prepare_node(node)
+            await cards.write(self.node_folder(node.name), node)
         paths = ServicePaths(
             folder=self.folder,
             nats_url=self.nats_url,
@@ -245,14 +244,6 @@ class Rig:
             path = paths.kubeconfig(process)
             path.parent.mkdir(exist_ok=True)
             path.write_text(kubeconfig(url, token))
-
-    async def _prepare_node(self, node: RigNode) -> None:
-        folder, profile = self.node_folder(node.name), msgspec.yaml.encode(node.devices)
-        folder.make()
-        folder.device_profile.write_bytes(profile)
-        inventory = await ProfileHardware(agent_profile.read(profile), node=node.name).scan()
-        lines = [f"uuid={card.uuid} name={card.type.replace(' ', '-')} memory_mib={card.memory_mib}\n" for card in inventory.devices]
-        folder.cards.write_text("".join(lines))
 
     def _install_shim(self) -> bool:
         source = project.find(project.SHIM)

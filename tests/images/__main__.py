@@ -14,8 +14,8 @@ def main() -> int:
     if reason := tools.lacking():
         print(f"Images cannot be tested here: {reason}.", file=sys.stderr)
         return 1
-    arguments = sys.argv[1:] or ["-q"]
-    return subprocess.run([sys.executable, "-m", "pytest", "-m", "images", *arguments, "tests/images"], check=False).returncode
+    arguments = sys.argv[1:] or ["-q", "tests/images"]
+    return subprocess.run([sys.executable, "-m", "pytest", "-m", "images", *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

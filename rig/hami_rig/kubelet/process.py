@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hami_rig import profile
+from hami_rig.kubelet import cards
 from hami_rig.kubelet.kubelet import Fleet, Kubelet, NodeFolder
 from hami_rig.profile import Profile, ProfileError
 from hami_runtime import lifecycle, logs
@@ -47,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 async def run(nodes: Profile, kubeconfig: str, folder: Path) -> None:
     """Connect and be the kubelets."""
+    for node in nodes.expanded():
+        place = NodeFolder(folder / node.name)
+        if not place.device_profile.exists():
+            await cards.write(place, node)
     async with http.connect(kubeconfig, user_agent="kubelet") as cluster:
         clock = SystemClock()
         kubelets = [

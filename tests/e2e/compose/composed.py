@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from hami_rig import project
 from hami_rig.processes import ManagedProcess
 from tests.dockerfile import stages
 
@@ -64,13 +65,15 @@ class Composed:
     def command(self, name: str) -> list[str]:
         """The command of a service, its entry point first."""
         service = self.services[name]
-        given = [self.text(name, each) for each in service.get("command", ())]
+        given = [self.text(name, each) for each in [*service.get("entrypoint", ()), *service.get("command", ())]]
         entry = self.entrypoint(service)
         words = [entry, *given] if entry else given
         return [self.programs.get(words[0], words[0]), *words[1:]]
 
     def entrypoint(self, service: Service) -> str:
         """The program that an image starts; empty where the command names it."""
+        if "entrypoint" in service:
+            return ""
         if "build" in service:
             given = stages()[service["build"]["target"]].all("ENTRYPOINT")
             return str(*json.loads(given[0])) if given else ""
@@ -119,6 +122,8 @@ class Composed:
             self._put(name, mount)
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("HAMI_")}
         environ = {**inherited, "PYTHONUNBUFFERED": "1", **self.environment(name)}
+        if "install-shim" in str(self.services[name].get("entrypoint")):
+            environ |= {"PATH": f"{Path(sys.executable).parent}:{environ['PATH']}", "HAMI_SHIM_SOURCE": str(self.root / project.SHIM)}
         process = ManagedProcess(name, self.command(name), folder=self.folder, environ=environ)
         self.processes[name] = process
         await process.start()
