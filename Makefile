@@ -155,7 +155,7 @@ wheel-test: wheel ## Install the wheel alone into a fresh environment and run th
 	@build/wheel-env/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/hami-*.whl
 	@rm -rf build/wheel-examples && mkdir -p build/wheel-examples && cp examples/*.yaml build/wheel-examples/
 	@rm build/wheel-examples/enforced.yaml # its container runs under the shim, which is built beside the wheel, not in it
-	@cd / && $(CURDIR)/build/wheel-env/bin/hami install --dry-run >/dev/null
+	@cd / && $(CURDIR)/build/wheel-env/bin/hami install --dry-run --kube-scheduler v1.34.2 >/dev/null
 	@cd / && $(CURDIR)/build/wheel-env/bin/hami rig run $(CURDIR)/build/wheel-examples
 
 clean: ## Remove what was built; .venv stays

@@ -187,7 +187,6 @@ def streams(found: Mapping[str, bool]) -> Iterator[Check]:
 
 def agents(inventory: Inventory, nodes: Sequence[str]) -> Iterator[Check]:
     """Whether each node's agent, or vendor's plugin, registers."""
-    known = {node.name: node for node in inventory.nodes}
     away = [
         (node.name, group.device_type, group.since)
         for node in inventory.nodes
@@ -197,7 +196,12 @@ def agents(inventory: Inventory, nodes: Sequence[str]) -> Iterator[Check]:
     for name, device_type, since in away:
         detail = f"its {device_type} devices are not registered any more, since {since}"
         yield failed(f"agent on {name}", detail, f"kubectl get pods -A -o wide --field-selector spec.nodeName={name}")
-    alive = sum(node in known and any(group.alive for group in known[node].device_groups) for node in nodes)
+    groups = {node.name: [group for group in node.device_groups if group.alive] for node in inventory.nodes if node.name in nodes}
+    empty = {name for name, alive in groups.items() if alive and not any(group.devices for group in alive)}
+    for name in sorted(empty):
+        remedy = f"see the log of its agent: kubectl get pods -A -o wide --field-selector spec.nodeName={name}"
+        yield failed(f"agent on {name}", "its record is empty: no device is registered", remedy)
+    alive = sum(any(group.devices for group in groups.get(node, ())) for node in nodes)
     if not alive:
         yield failed("agents", "no node registers devices", "label nodes that have cards gpu=on, and see that the node-agent runs there")
     else:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from hami_cli import ask, checks, live, service_checks
+from hami_cli import ask, checks, component_checks, installation, live, service_checks
 from hami_cli.checks import Check, Outcome
 from hami_cli.exits import FOUND, CommandError, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show
@@ -40,6 +40,7 @@ from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.calls import CALLS
 from hami_runtime.kube.cluster import (
     ACCESS_REVIEWS,
+    EVENTS,
     LEASES,
     MUTATING_WEBHOOKS,
     NODES,
@@ -48,6 +49,7 @@ from hami_runtime.kube.cluster import (
     Body,
     Cluster,
     ClusterError,
+    Forbidden,
     Kind,
     NotFound,
 )
@@ -62,6 +64,11 @@ OWN_RIGHTS: Final[Kind[Body]] = Kind(
     type=dict,
 )
 SERVICE_ACCOUNTS: Final[Kind[Body]] = Kind(api_version="v1", kind="ServiceAccount", plural="serviceaccounts", namespaced=True, type=dict)
+RAW_PODS: Final[Kind[Body]] = Kind(api_version="v1", kind="Pod", plural="pods", namespaced=True, type=dict)
+"""Pods with all that their containers' states say."""
+WORKLOADS: Final[tuple[Kind[Body], ...]] = tuple(
+    Kind(api_version="apps/v1", kind=kind, plural=f"{kind.lower()}s", namespaced=True, type=dict) for kind in installation.WAITED_FOR
+)
 AUTH_CALLOUT: Final = "hami-auth-callout"
 """The account that only an installation with auth callout has."""
 NODE_LEASES: Final = "kube-node-lease"
@@ -127,6 +134,7 @@ async def _examine(where: live.Where, scheduler: ask.Service, scheduler_config: 
         found.extend(await _guarded("cards of pods", lambda: _orphans(cluster, listed, catalog)))
         live.progress("asking what the services may do")
         found.extend(await _guarded("rights of services", lambda: _service_rights(cluster, namespace)))
+        found.extend(await _guarded("pods", lambda: _components(cluster)))
         found.extend(await _guarded("webhooks", lambda: _webhooks(cluster)))
         found.extend(await _guarded("admission", lambda: _admission(cluster, catalog.vendors[0].count_resource)))
         found.extend(
@@ -175,8 +183,29 @@ async def _rights(cluster: Cluster, needed: Mapping[ResourceAccess, str]) -> lis
     return list(checks.rights(dict(zip(needed, answers, strict=True)), needed))
 
 
+async def _components(cluster: HttpCluster) -> list[Check]:
+    """Workloads and pods of an installation; a rig has none, and does not serve all of their kinds."""
+    workloads = [each for kind in WORKLOADS for each in await _labelled(cluster, kind)]
+    pods = await _labelled(cluster, RAW_PODS)
+    namespaces = {each["metadata"]["namespace"] for each in (*workloads, *pods)}
+    events = [each for namespace in sorted(namespaces) for each in (await cluster.list(EVENTS, namespace=namespace)).items]
+    found = list(component_checks.pods(workloads, pods, events))
+    return [*found, *component_checks.kube_scheduler(workloads, await cluster.version() if workloads else "")]
+
+
+async def _labelled(cluster: Cluster, kind: Kind[Body]) -> list[Body]:
+    """An installation's objects of a kind; none where the kind is not served, or may not be listed."""
+    try:
+        items = (await cluster.list(kind, labels=installation.SELECTOR)).items
+    except (NotFound, Forbidden):
+        return []
+    return [{**each, "apiVersion": kind.api_version, "kind": kind.kind} for each in items]
+
+
 async def _service_rights(cluster: Cluster, namespace: str) -> list[Check]:
     found: list[Check] = []
+    mutating, validating = await asyncio.gather(cluster.list(MUTATING_WEBHOOKS), cluster.list(VALIDATING_WEBHOOKS))
+    own_certificate = service_checks.own_certificate([*mutating.items, *validating.items])
     for account in CALLS:
         if account == AUTH_CALLOUT and not await _is_there(cluster, account, namespace):
             continue
@@ -189,7 +218,7 @@ async def _service_rights(cluster: Cluster, namespace: str) -> list[Check]:
             review = await cluster.create(ACCESS_REVIEWS, {"spec": asked})
             return bool((review.get("status") or {}).get("allowed"))
 
-        needed = service_checks.needed(account, home)
+        needed = service_checks.needed(account, home, own_certificate=own_certificate)
         answers = await asyncio.gather(*(may(access) for access in needed))
         found.append(service_checks.service_rights(account, dict(zip(needed, answers, strict=True))))
     return found

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hami_cli import cordon, diagnose, doctor, events, explain, install, report, resize, rig, simulate, summary, top, trace
+from hami_cli import cordon, diagnose, doctor, events, explain, install, report, resize, rig, simulate, summary, top, trace, uninstall
 from hami_runtime import logs
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command(name="report")(report.report)
 app.command(name="cordon")(cordon.cordon)
 app.command(name="uncordon")(cordon.uncordon)
 app.command(name="install")(install.install)
+app.command(name="uninstall")(uninstall.uninstall)
 app.command(name="doctor")(doctor.doctor)
 app.add_typer(rig.app, name="rig")
 

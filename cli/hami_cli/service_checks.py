@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from hami_cli.checks import Check, failed, ok, warning
+from hami_cli.checks import WEBHOOK_NAMES, Check, failed, ok, warning
 from hami_protocol.kubernetes import Lease, Pod
 from hami_runtime.kube.access import ResourceAccess
-from hami_runtime.kube.calls import CALLS, Call
+from hami_runtime.kube.calls import CALLS, OWN_CERTIFICATE, Call
 from hami_runtime.kube.cluster import ClusterError
 
 SLACK: Final = timedelta(seconds=5)
@@ -17,12 +17,20 @@ SLACK: Final = timedelta(seconds=5)
 FAR: Final = timedelta(seconds=60)
 """Certificates and tokens that were just made are not accepted by clocks so far apart."""
 WEBHOOK: Final = "vgpu.hami.io"
+INJECT: Final = "cert-manager.io/inject-ca-from"
 SHOWN: Final = 5
 
 
-def needed(account: str, namespace: str) -> list[ResourceAccess]:
-    """All that a service must be allowed, as one asks the API server about it."""
-    return [access for call in sorted(CALLS[account], key=_order) for access in _asked(call, namespace)]
+def needed(account: str, namespace: str, *, own_certificate: bool = True) -> list[ResourceAccess]:
+    """All that a service must be allowed, as one asks the API server about it; where cert-manager issues the webhook's certificate, less."""
+    calls = CALLS[account] if own_certificate else CALLS[account] - OWN_CERTIFICATE
+    return [access for call in sorted(calls, key=_order) for access in _asked(call, namespace)]
+
+
+def own_certificate(webhooks: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the webhook keeps its ``caBundle`` itself: cert-manager does where a configuration of ours asks it to."""
+    ours = (each.get("metadata") or {} for each in webhooks)
+    return not any(INJECT in (meta.get("annotations") or {}) for meta in ours if meta.get("name") in WEBHOOK_NAMES)
 
 
 def _order(call: Call) -> tuple[str, str, str, list[str]]:

@@ -199,7 +199,9 @@ async def test_what_is_wrong_in_kube_schedulers_configuration_is_found(
     change(configuration["extenders"][0])
     path = tmp_path / "kube-scheduler.yaml"
     path.write_text(yaml.safe_dump(configuration))
-    (check,) = await found(world, world.rig.kubeconfig, "--scheduler-config", str(path))
+    wrong = await found(world, world.rig.kubeconfig, "--scheduler-config", str(path))
+    assert len(wrong) == 1, wrong
+    (check,) = wrong
     assert check["outcome"] == "failed"
     assert detail in check["detail"]
 

@@ -1,6 +1,7 @@
 """Node-agent process: settings, wiring, run. Decides nothing; ``agent`` and what it is made of do.
 
-``hami-node-agent`` (or ``hami-node-agent run``) serves; ``hami-node-agent install-shim`` puts the shim on the host and ends.
+``hami-node-agent`` (or ``hami-node-agent run``) serves; ``hami-node-agent install-shim`` puts the shim on the host and ends;
+``hami-node-agent clean-up`` removes what agents have left there and ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hami_devices import config as device_config
 from hami_devices import mig
 from hami_devices.catalog import Catalog
 from hami_devices.config import ConfigError, DeviceConfig
-from hami_node_agent import driver, health, modes, profile, shim_install
+from hami_node_agent import clean_up, driver, health, modes, profile, shim_install
 from hami_node_agent import sharing as sharings
 from hami_node_agent.agent import AgentOptions, NodeAgent
 from hami_node_agent.bus_certificate import BusCertificate
@@ -58,7 +59,8 @@ SERVICE: Final = "node-agent"
 ABOUT: Final = """Serves one node's devices to kubelet, and gives each container what the scheduler granted it.
 
   hami-node-agent [run]          serve until stopped
-  hami-node-agent install-shim   put HAMI_SHIM_SOURCE on the host, below HAMI_HOOK_PATH, and end"""
+  hami-node-agent install-shim   put HAMI_SHIM_SOURCE on the host, below HAMI_HOOK_PATH, and end
+  hami-node-agent clean-up       remove what agents have left on the host, and end"""
 
 
 def main() -> None:
@@ -70,8 +72,16 @@ def main() -> None:
         if command == "install-shim":
             shim_install.install(Path(settings.shim_source), HostPaths(hook=settings.hook_path), cdi_folder=Path(settings.cdi_folder))
             return
+        if command == "clean-up":
+            clean_up.clean_up(
+                HostPaths(hook=settings.hook_path),
+                cdi_folder=Path(settings.cdi_folder),
+                plugin_folder=Path(settings.plugin_folder),
+                device_type=settings.device_type,
+            )
+            return
         lifecycle.run(run(settings, os.environ))
-    except (ConfigError, ProtocolError, HardwareError, shim_install.ShimError, OSError) as exc:
+    except (ConfigError, ProtocolError, HardwareError, shim_install.ShimError, clean_up.CleanUpError, OSError) as exc:
         log.error("node-agent ends", reason=str(exc))
         raise SystemExit(1) from exc
 
@@ -146,7 +156,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
 
 
 def _command(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
-    if arguments and arguments[0] in {"run", "install-shim"}:
+    if arguments and arguments[0] in {"run", "install-shim", "clean-up"}:
         return arguments[0], arguments[1:]
     return "run", arguments
 

@@ -14,6 +14,9 @@ import yaml
 from hami_rig.apiserver import kubeconfig
 from tests.unit.manifests.conftest import KUSTOMIZE, OVERLAYS, build
 
+VERSION = "v1.34.2"
+"""kube-scheduler's in the overlays; where it is named, no cluster is asked."""
+
 
 def hami(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "hami_cli.main", "install", *arguments], capture_output=True, text=True, check=False)
@@ -25,14 +28,24 @@ def objects(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_would_be_applied_is_the_overlay(overlay: str) -> None:
-    done = hami("--dry-run", "--overlay", overlay)
+    done = hami("--dry-run", "--overlay", overlay, "--kube-scheduler", VERSION)
     assert (done.returncode, done.stderr) == (0, "")
     wanted = sorted(build(f"overlays/{overlay}").objects, key=lambda each: json.dumps(each, sort_keys=True))
     assert objects(done.stdout) == wanted
 
 
 def test_a_folder_is_taken_with_other_images() -> None:
-    done = hami("--dry-run", "--overlay", str(KUSTOMIZE / "overlays" / "minimal"), "--images", "r.example/h", "--tag", "9")
+    done = hami(
+        "--dry-run",
+        "--kube-scheduler",
+        VERSION,
+        "--overlay",
+        str(KUSTOMIZE / "overlays" / "minimal"),
+        "--images",
+        "r.example/h",
+        "--tag",
+        "9",
+    )
     images = [
         container["image"]
         for each in objects(done.stdout)
@@ -49,9 +62,11 @@ def test_an_overlay_that_is_not_there_is_refused(overlay: str) -> None:
     assert "accepted:" in done.stderr
 
 
-def test_a_cluster_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_be_reached_is_named_with_the_way_that_needs_none(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(kubeconfig("http://127.0.0.1:1"))
-    done = hami("--kubeconfig", str(path))
-    assert done.returncode == 1
-    assert "127.0.0.1:1" in done.stderr
+    for arguments in ((), ("--dry-run",)):
+        done = hami("--kubeconfig", str(path), *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "127.0.0.1:1" in done.stderr
+        assert "--dry-run --kube-scheduler v1.34.2" in done.stderr

@@ -13,20 +13,20 @@ import pytest_asyncio
 import yaml
 
 from hami_protocol import subjects
-from hami_registry.callout import main as callout_main
 from hami_registry.outcomes import DURABLE
 from hami_rig.apiserver.server import ApiServer
 from hami_rig.apiserver.settings import ApiServerSettings
 from hami_runtime.bus import BusUnavailable, MessageRefused, api, nkeys
 from hami_runtime.bus.credentials import Credentials
 from hami_runtime.bus.jetstream import JetStreamBus, connect
+from hami_runtime.bus.signing_secret import new_secret
 from hami_runtime.kube import accounts
 from tests.contract.manifests.production import ProductionBus, production_bus
 from tests.contract.manifests.test_nats_accounts import a_message, first
 
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 AGENT = accounts.user(accounts.AGENT, accounts.AGENT_NAMESPACE)
-SECRET = yaml.safe_load(callout_main.new_secret())["stringData"]
+SECRET = yaml.safe_load(new_secret())["stringData"]
 
 
 class Callout:

@@ -14,6 +14,7 @@ from hami_registry.callout import claims, main
 from hami_registry.callout.claims import Issued, Refused
 from hami_runtime.bus.filters import matches
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey, read_jwt
+from hami_runtime.bus.signing_secret import new_secret
 from hami_runtime.kube.access import User
 
 AGENT = "system:serviceaccount:hami-node-agent:hami-node-agent"
@@ -140,6 +141,6 @@ def test_a_user_speaks_and_hears_for_its_own_node_alone(node: str, other: str) -
 
 
 def test_a_new_secret_has_the_two_halves_of_one_account_key() -> None:
-    halves = yaml.safe_load(main.new_secret())["stringData"]
+    halves = yaml.safe_load(new_secret())["stringData"]
     assert main.signing_key(halves["seed"]).public == halves["issuer"]
     assert halves["issuer"].startswith("A")

@@ -18,33 +18,46 @@ validatingadmissionpolicies                    admissionregistration.k8s.io/v1  
 OBJECTS = """\
 {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}
 ---
-{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: a}}
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: d, namespace: n}}
 ---
-{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: s, namespace: b}}
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: s, namespace: n}}
 """
 
 
 def test_the_bus_is_waited_for_before_who_speaks_over_it() -> None:
     plan = installation.plan(OBJECTS)
-    assert plan.count == 3
-    assert plan.workloads == (("b", "statefulset/s"), ("a", "deployment/d"))
+    assert [str(each) for each in plan.workloads] == ["StatefulSet n/s", "Deployment n/d"]
+    assert plan.workloads[0].resource == "statefulset.apps/s"
+    assert plan.workloads[0].place == ("--namespace=n",)
 
 
 def test_kinds_are_read_whether_or_not_they_have_short_names() -> None:
     assert installation.served(TABLE) == {
-        ("", "Binding"),
-        ("", "ConfigMap"),
-        ("apps", "Deployment"),
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
+        ("", "Binding"): "bindings",
+        ("", "ConfigMap"): "configmaps",
+        ("apps", "Deployment"): "deployments.apps",
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"): "validatingadmissionpolicies.admissionregistration.k8s.io",
     }
 
 
 def test_what_the_cluster_lacks_is_named_with_who_brings_it() -> None:
     plan = installation.plan(OBJECTS)
-    assert "StatefulSet (apps): it takes Kubernetes 1.30" in plan.lacking(installation.served(TABLE))
-    assert plan.lacking([*installation.served(TABLE), ("apps", "StatefulSet")]) == ""
-    of_others = installation.plan("{apiVersion: cert-manager.io/v1, kind: Issuer, metadata: {name: i}}")
-    assert "cert-manager: https://" in of_others.lacking(installation.served(TABLE))
+    (lacking,) = plan.lacking(installation.served(TABLE))
+    assert "StatefulSet (apps): it takes Kubernetes 1.30" in lacking
+    assert not list(plan.lacking([*installation.served(TABLE), ("apps", "StatefulSet")]))
+    (of_others,) = installation.plan("{apiVersion: cert-manager.io/v1, kind: Issuer, metadata: {name: i}}").lacking(
+        installation.served(TABLE)
+    )
+    assert "cert-manager: https://" in of_others
+
+
+def test_kinds_that_an_overlay_defines_itself_are_not_lacking_and_not_rehearsed() -> None:
+    definition = (
+        "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: d}, spec: {group: g, names: {kind: K}}}"
+    )
+    plan = installation.plan(f"{definition}\n---\n{{apiVersion: g/v1, kind: K, metadata: {{name: k}}}}")
+    assert not list(plan.lacking([("apiextensions.k8s.io", "CustomResourceDefinition")]))
+    assert [each["kind"] for each in plan.rehearsable] == ["CustomResourceDefinition"]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ COMMANDS = sorted(command.name for command in app.registered_commands if command
 def test_every_command_is_there() -> None:
     assert COMMANDS == [
         "cordon", "diagnose", "doctor", "events", "explain", "install", "report", "resize", "simulate", "summary", "top", "trace", "uncordon",
+        "uninstall",
     ]  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def test_help_shows_what_a_command_is_for_with_an_example(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0, result.output
     assert f"$ hami {command}" in " ".join(result.output.split()) or f"hami {command} " in result.output
-    assert "--output" in result.output or command == "install"  # what that answers is manifests
+    assert "--output" in result.output or command in {"install", "uninstall"}  # their answer is manifests, or progress
 
 
 def test_the_version_is_printed() -> None:
@@ -94,7 +95,7 @@ def test_help_of_the_rig_and_of_all_names_exit_codes() -> None:
 def _documented() -> list[str]:
     text = "\n".join(path.read_text() for path in pages.paths())
     helps = "\n".join(inspect.getdoc(command.callback) or "" for command in app.registered_commands)
-    return re.findall(r"^\s*\$ (hami .+?)(?:\s+#.*|\s+\|.*)?$", f"{text}\n{helps}", re.MULTILINE)
+    return re.findall(r"^\s*\$ (hami .+?)(?:\s+#.*|\s+[|>].*)?$", f"{text}\n{helps}", re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", sorted(set(_documented())))

@@ -26,7 +26,7 @@ from hami_protocol.events import AllocationSucceeded, PodAllocating, PodAssigned
 from hami_protocol.inventory import DeviceGroup, Inventory, InventoryNode
 from hami_rig.scheduler import configuration
 from hami_webhook.certificates import issue
-from tests.builders import a_pod, a_ref
+from tests.builders import a_device, a_pod, a_ref
 from tests.unit.command_line.clusters import CATALOG, TIME, a_gpu_node
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -219,7 +219,7 @@ def test_the_configurations_that_we_ship_are_good() -> None:
 
 def test_agents_that_are_away_streams_that_are_missing_and_rights_that_are_denied_are_named() -> None:
     def a_group(alive: bool) -> DeviceGroup:
-        return DeviceGroup(device_type="nvidia", alive=alive, since=TIME, devices=())
+        return DeviceGroup(device_type="nvidia", alive=alive, since=TIME, devices=(a_device("GPU-1"),))
 
     nodes = tuple(
         InventoryNode(name=name, device_groups=(a_group(alive),)) for name, alive in (("n1", True), ("n2", False), ("gone", False))

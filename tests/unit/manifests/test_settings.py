@@ -8,11 +8,11 @@ import yaml
 
 from hami_node_agent.settings import Settings as AgentSettings
 from hami_registry.callout import responder
-from hami_registry.callout.main import new_secret
 from hami_registry.callout.settings import Settings as CalloutSettings
 from hami_registry.settings import Settings as RegistrySettings
 from hami_rig.scheduler import configuration
 from hami_runtime import settings
+from hami_runtime.bus.signing_secret import new_secret
 from hami_scheduler.settings import Settings as SchedulerSettings
 from hami_webhook.settings import Settings as WebhookSettings
 from tests.unit.manifests.conftest import AUTH_CALLOUT, OVERLAYS, Manifests, build

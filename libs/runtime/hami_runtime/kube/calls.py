@@ -42,14 +42,19 @@ QUESTIONS = {
 LEASES = "coordination.k8s.io"
 WEBHOOKS = "admissionregistration.k8s.io"
 
+OWN_CERTIFICATE = {
+    *_any("get patch", "mutatingwebhookconfigurations", "vgpu.hami.io", group=WEBHOOKS),  # its caBundle
+    *_any("get patch", "validatingwebhookconfigurations", "validate.vgpu.hami.io", group=WEBHOOKS),
+    *_own("get update", "secrets", "hami-webhook-tls"),  # the certificate that replicas share
+    *_own("create", "secrets"),  # RBAC cannot limit a create to a name
+}
+"""The webhook's calls where it issues its certificate itself: not with components/webhook-certificate, which leaves that to cert-manager."""
+
 CALLS: dict[str, set[Call]] = {
     "hami-webhook": {
         *_any("list watch", "resourcequotas"),  # what each namespace may hold
         *_any("list watch", "pods"),  # and what it holds, once a quota limits it
-        *_any("get patch", "mutatingwebhookconfigurations", "vgpu.hami.io", group=WEBHOOKS),  # its caBundle
-        *_any("get patch", "validatingwebhookconfigurations", "validate.vgpu.hami.io", group=WEBHOOKS),
-        *_own("get update", "secrets", "hami-webhook-tls"),  # the certificate that replicas share
-        *_own("create", "secrets"),  # RBAC cannot limit a create to a name
+        *OWN_CERTIFICATE,
     },
     "hami-scheduler": {
         *_any("list watch", "nodes"),  # inventory

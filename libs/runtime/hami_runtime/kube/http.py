@@ -42,6 +42,7 @@ _LONGEST_THROTTLE_SECONDS = 5.0
 _CONNECTIONS = 64
 REVIEW_CONNECTIONS = 8
 """For the reviews of tokens and rights, which strangers cause: apart from those of a service's own calls."""
+_VERSION: Kind[Body] = Kind(api_version="v1", kind="Info", plural="version", namespaced=False, type=dict)
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -64,6 +65,10 @@ class HttpCluster:
     def server(self) -> str:
         """The API server's URL."""
         return self._login.server
+
+    async def version(self) -> str:
+        """The API server's version, as ``v1.34.2``, with whatever its vendor adds."""
+        return str(msgspec.json.decode(await self._read("get", _VERSION, "/version", {}), type=dict[str, Any]).get("gitVersion", ""))
 
     def close_watches(self) -> None:
         """Hang up on all watches; whoever reads them sees them end and begins again."""

@@ -10,7 +10,6 @@ import socket
 import sys
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from hami_registry.callout.responder import Responder
@@ -18,9 +17,9 @@ from hami_registry.callout.settings import Settings
 from hami_runtime import lifecycle, logs
 from hami_runtime.bus import jetstream
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey
+from hami_runtime.bus.signing_secret import new_secret
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import HealthServer
-from hami_runtime.kube import accounts
 from hami_runtime.kube import http as kube
 from hami_runtime.settings import from_command_line
 from hami_runtime.telemetry import Telemetry
@@ -30,7 +29,6 @@ ABOUT = """Lets node-agents onto the bus: each with its own token, and for its o
 
   hami-auth-callout [run]   answer NATS until stopped
   hami-auth-callout keys    print a Secret with a new key, for `kubectl apply -f -`, and end"""
-SECRET = "hami-auth-callout"  # noqa: S105 - the name of the object, not what is in it
 
 
 def main() -> None:
@@ -92,27 +90,6 @@ def signing_key(text: str) -> SigningKey:
     if key.kind is not Kind.ACCOUNT:
         raise KeyFault(f"HAMI_SIGNING_KEY_FILE: a key of a {key.kind.name.lower()}; accepted: an account's, beginning with SA")
     return key
-
-
-def new_secret() -> str:
-    """A manifest: the seed for the callout, the public key for NATS' own configuration."""
-    key = SigningKey.new(Kind.ACCOUNT)
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": SECRET,
-            "namespace": accounts.SYSTEM_NAMESPACE,
-            "labels": {
-                "app.kubernetes.io/name": "hami",
-                "app.kubernetes.io/part-of": "hami",
-                "app.kubernetes.io/component": "auth-callout",
-            },
-        },
-        "type": "Opaque",
-        "stringData": {"issuer": key.public, "seed": key.seed},
-    }
-    return msgspec.yaml.encode(secret).decode()
 
 
 if __name__ == "__main__":
