@@ -29,6 +29,11 @@ class Bell:
         for handler in self._handlers:
             handler()
 
+    @property
+    def next_ring(self) -> asyncio.Event:
+        """Set by the next ring after now, however late somebody begins to wait for it."""
+        return self._rung
+
     async def wait(self) -> None:
         """Return at the next ring."""
         await self._rung.wait()
@@ -58,7 +63,7 @@ class Bell:
 
 async def pause(stop: asyncio.Event, seconds: float, bells: Sequence[Bell]) -> None:
     """Return at the next ring of any of ``bells`` after this call, after ``seconds``, or when ``stop`` is set."""
-    waiting = [asyncio.ensure_future(bell.wait()) for bell in bells]
+    waiting = [asyncio.ensure_future(_set(bell.next_ring)) for bell in bells]
     waiting.append(asyncio.ensure_future(_set(stop)))
     try:
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
