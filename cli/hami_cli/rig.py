@@ -114,15 +114,17 @@ def kubelet(context: typer.Context) -> None:
 
 
 async def _up(profile: Path | None, folder: Path | None, *, as_json: bool, restart: bool, otlp: str, log_level: str) -> int:
+    from hami_rig import project
     from hami_rig.processes import ProcessFailed
     from hami_rig.profile import ProfileError, read
     from hami_rig.supervisor import Rig
 
+    unheld = await project.build_shim()
     try:
         async with Rig(read(profile), folder=folder, log_level=log_level, otlp_endpoint=otlp, say=_progress) as rig:
             places = _places(rig)
             (rig.folder / FILE_NAME).write_text(json.dumps(places))
-            print(json.dumps(places) if as_json else _exports(rig), flush=True)
+            print(json.dumps(places | {"shim_missing": unheld}) if as_json else _exports(rig, unheld), flush=True)
             while True:
                 failed = await rig.first_failure()
                 _say.print(f"[bold red]{escape(failed.obituary())}[/]", highlight=False)
@@ -136,7 +138,7 @@ async def _up(profile: Path | None, folder: Path | None, *, as_json: bool, resta
 
 
 async def _run(folder: Path, *, timeout_seconds: float, log_level: str) -> int:
-    from hami_rig import scenario
+    from hami_rig import project, scenario
     from hami_rig.kubectl import KubectlFailed
     from hami_rig.processes import ProcessFailed
     from hami_rig.profile import ProfileError, read
@@ -144,6 +146,7 @@ async def _run(folder: Path, *, timeout_seconds: float, log_level: str) -> int:
     from hami_runtime.kube import http
     from hami_runtime.kube.cluster import ClusterError
 
+    await project.build_shim()  # the rig tells of it where it is still missing
     own_profile = folder / scenario.PROFILE_FILE
     try:
         files = scenario.manifests(folder)
@@ -186,9 +189,11 @@ def _places(rig: Rig) -> dict[str, str | int]:
     }
 
 
-def _exports(rig: Rig) -> str:
+def _exports(rig: Rig, unheld: str = "") -> str:
+    """What a shell is to evaluate; ``unheld`` is why no program is held to its share."""
+    warning = f"\n# No program is held to its share here: {unheld}" if unheld else ""
     exports = f"export KUBECONFIG={rig.kubeconfig}\nexport NATS_URL={rig.nats_url}"
-    return f"{exports}\n# page: {rig.registry_url}/    logs: {rig.folder}/logs    stop: Ctrl-C"
+    return f"{exports}\n# page: {rig.registry_url}/    logs: {rig.folder}/logs    stop: Ctrl-C{warning}"
 
 
 def _outcome_table(outcomes: list[Outcome]) -> Table:
