@@ -175,6 +175,16 @@ class Inventory:
         vendors = sorted((self._catalog.vendor(given.vendor) for given in assignments), key=lambda vendor: vendor.name)
         return tuple(dict.fromkeys(each.own_lock.key if each.own_lock else keys.NODE_LOCK for each in vendors if each.locks_nodes))
 
+    def devices_of_kind(self, label: str, value: str) -> dict[str, Devices]:
+        """The devices, by vendor, of the first node by name that has this label and any device; empty where there is none."""
+        named = (
+            name
+            for name, record in self._nodes.items()
+            if record.node and record.node.metadata.labels.get(label) == value and record.devices
+        )
+        name = min(named, default=None)
+        return {} if name is None else dict(self._nodes[name].devices)
+
     def labels(self, name: str) -> Mapping[str, str]:
         """The node's labels; none of a node that is not in the cluster."""
         record = self._nodes.get(name)

@@ -32,11 +32,12 @@ from hami_runtime.kube.lease import LeaderElector
 from hami_runtime.lifecycle import Loop, run_until, serve, until
 from hami_runtime.outbox import Outbox
 from hami_runtime.telemetry import OFF, Telemetry
-from hami_scheduler import dryrun, series, volcano, wire
+from hami_scheduler import series, volcano, wire
 from hami_scheduler.adopting import Adopting
 from hami_scheduler.agents import Agents
 from hami_scheduler.allocations import Missing
 from hami_scheduler.binder import Binder
+from hami_scheduler.dryrun import DryRuns
 from hami_scheduler.explaining import Explanation, explain
 from hami_scheduler.feeds import Feeds
 from hami_scheduler.gangs import Gangs
@@ -129,6 +130,7 @@ class Scheduler:
             hold_seconds=options.hold_seconds,
             telemetry=telemetry,
         )
+        self._dry_runs = DryRuns(catalog, self.picture.inventory, self.picture.state)
         turns = Turns(self.picture, leading=self.leads, missing=self._missing_of)
         self._outbox = Outbox(bus, clock, source=f"/hami/scheduler/{identity}", turns=turns, telemetry=telemetry)
         telemetry.gauge("hami_scheduler_fenced_nodes", "nodes that take no pods until a record can be read", self.picture.fenced_nodes)
@@ -371,7 +373,8 @@ class Scheduler:
         if pod is None:
             return FilterAnswer(error="extender args missing pod")
         if args.nodes is not None and args.node_names is None:
-            return dryrun.filter_nodes(pod, args.nodes, catalog=self._catalog, pinned=self._options.placement is PlacementMode.PINNED)
+            pinned = self._options.placement is PlacementMode.PINNED
+            return self._dry_runs.filter_nodes(pod, args.nodes, pinned=pinned, now=self._clock.monotonic())
         if args.node_names is None:
             return FilterAnswer(error="extender args have neither Nodes nor NodeNames")
         if (obstacle := self.obstacle()) is not None:

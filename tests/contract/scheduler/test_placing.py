@@ -1,6 +1,7 @@
 """From filter to the annotations inside the Binding."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
@@ -393,3 +394,32 @@ async def test_an_explanation_knows_the_node_selector_what_kube_scheduler_found_
         told = scheduler.explain("default", "member")
         assert told is not None
         assert "1 of 2 members are there" in told.summary
+
+
+def dry_run(scheduler: Any, pod: Any, *nodes: dict[str, Any]) -> list[str]:
+    """The names of the nodes that an autoscaler is answered with."""
+    asking = {"Pod": msgspec.to_builtins(pod), "Nodes": {"items": list(nodes)}}
+    answer = scheduler.filter(decode_args(msgspec.json.encode(asking)))
+    return [msgspec.json.decode(item)["metadata"]["name"] for item in answer.nodes or ()]
+
+
+@story
+async def test_an_autoscaler_that_packs_pods_onto_a_template_is_told_when_it_is_full(world: World) -> None:
+    await world.node("n1", a_device("GPU-a", memory_mib=10000))
+    await world.admin.patch(api.NODES, "n1", {"metadata": {"labels": {"node.kubernetes.io/instance-type": "g5"}}})
+    pods = [await world.pod(f"p{number}", gpu=1, gpumem=4000) for number in range(3)]
+    async with world.scheduler() as scheduler:
+        registered = msgspec.to_builtins(await world.admin.get(api.NODES, "n1"))
+        template = {"metadata": {**registered["metadata"], "name": "template-1"}}
+        by_label = {"metadata": {"name": "template-2", "labels": {"node.kubernetes.io/instance-type": "g5"}}}
+        unknown = {"metadata": {"name": "template-3", "labels": {"node.kubernetes.io/instance-type": "other"}}}
+        assert [dry_run(scheduler, pod, template) for pod in pods] == [["template-1"], ["template-1"], []]
+        assert dry_run(scheduler, pods[0], template) == ["template-1"], "asked again, it is not in its own way"
+        assert [dry_run(scheduler, pod, by_label) for pod in pods] == [["template-2"], ["template-2"], []]
+        assert dry_run(scheduler, pods[0], unknown) == []
+        await asyncio.sleep(61)
+        assert dry_run(scheduler, pods[2], template) == ["template-1"]
+        assert used_mib(scheduler) == 0
+        assert await place(scheduler, pods[0], "n1") == "n1"
+        assert await place(scheduler, pods[1], "n1") == "n1"
+        assert dry_run(scheduler, pods[2], registered) == [], "on a node of the cluster its pods count"
