@@ -240,6 +240,7 @@ class NodeAgent:
             register_format=options.register_format,
             shim_version=lambda: shim().version,
             serving=self.serving,
+            rejected=granting.rejected,
             boot=new_name(),
             isolation=Isolation("registration", clock, telemetry),
         )

@@ -6,6 +6,7 @@ API server. Outcomes go to the bus through the outbox, refusals to the pod's eve
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ FOLDER_MODE: Final = 0o777
 REGION_MODE: Final = 0o666
 """Of a container's own folder: the user it runs as is not known. Nothing that limits it is in there."""
 ASK_SECONDS: Final = 1.0
+UNNAMED_KEPT: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +97,8 @@ class Granting:
         self._instances = instances
         self.policy = policy
         self._telemetry = telemetry
+        self._unnamed: deque[str] = deque(maxlen=UNNAMED_KEPT)
+        """Refusals of calls of which it was not known which pod they were for: kubelet names it when it rejects it."""
         self._differences = telemetry.counter(
             "hami_agent_device_ids_differ", "pods for which kubelet holds ids of other cards than granted"
         )
@@ -333,10 +337,17 @@ class Granting:
                 ref, "Warning", "DeviceIdsDiffer", f"{told}; the grant holds, and readers of PodResources see the other card"
             )
 
+    def rejected(self, pod: Pod) -> None:
+        """Kubelet has rejected ``pod``: where a refusal of ours is the reason that named no pod, it was this one's."""
+        reason = next((text for text in self._unnamed if text in (pod.status.message or "")), None)
+        if reason is not None:
+            self._recorder.record(pod_ref(pod), "Warning", "AllocationRefused", reason)
+
     def refused(self, refusal: Refusal, *, failed: bool) -> None:
         """Say why, where the pod is certain. ``failed``: kubelet will not try again, so that the pod has failed."""
         log.warning("allocation refused", kind=str(refusal.kind), reason=refusal.reason, pod=str(refusal.pod or ""))
         if refusal.pod is None:
+            self._unnamed.append(str(refusal))
             return
         self._recorder.record(refusal.pod, "Warning", "AllocationRefused", str(refusal))
         if failed and not (record := self._journal.pod(refusal.pod)).succeeded:

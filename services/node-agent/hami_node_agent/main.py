@@ -36,6 +36,7 @@ from hami_node_agent.kubelet import KubeletConnection
 from hami_node_agent.kubelet_records import LocalKubelet
 from hami_node_agent.mig_hardware import FakeMig, MigHardware
 from hami_node_agent.needs import HostPaths
+from hami_node_agent.node_config import NodeConfig
 from hami_node_agent.nvml import NvmlHardware
 from hami_node_agent.nvml_library import NvmlLibrary
 from hami_node_agent.nvml_mig import NvmlMig
@@ -47,7 +48,7 @@ from hami_protocol.devices import AllocationMode
 from hami_protocol.errors import ProtocolError
 from hami_runtime import lifecycle, logs
 from hami_runtime.bus import jetstream
-from hami_runtime.clock import SystemClock
+from hami_runtime.clock import Clock, SystemClock
 from hami_runtime.http import HealthServer
 from hami_runtime.kube import http
 from hami_runtime.kube.cluster import NODES, Cluster, ClusterError
@@ -151,7 +152,12 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
         health_server = HealthServer(handover.not_ready, telemetry=telemetry, host=settings.health_host, port=settings.health_port)
         async with health_server:
             lifecycle.announce(settings.ready_file, {"health": health_server.port})
-            loops = (handover.run, connection.run, *([certificate.run] if certificate else []))
+            loops = (
+                handover.run,
+                connection.run,
+                *([_node_config(settings, config, agent, clock, telemetry).run] if settings.node_config else []),
+                *([certificate.run] if certificate else []),
+            )
             await lifecycle.serve(*loops, grace_seconds=settings.grace_seconds + 1, farewell=handover.leave)
 
 
@@ -179,6 +185,18 @@ def _hardware(settings: Settings, nvml: NvmlLibrary) -> Hardware:
     if settings.device_profile:
         return profile.ProfileFile(Path(settings.device_profile), node=settings.node_name)
     return NvmlHardware(nvml, pair_scores=settings.pair_scores)
+
+
+def _node_config(settings: Settings, config: DeviceConfig, agent: NodeAgent, clock: Clock, telemetry: Telemetry) -> NodeConfig:
+    """What follows the per-node configuration."""
+    return NodeConfig(
+        Path(settings.node_config),
+        node=settings.node_name,
+        cluster_wide=sharings.configured(config.nvidia),
+        devices=agent.devices,
+        clock=clock,
+        telemetry=telemetry,
+    )
 
 
 async def _mig(settings: Settings, hardware: Hardware, nvml: NvmlLibrary, node_sharing: Sharing) -> MigHardware | None:

@@ -60,6 +60,16 @@ class NodeDevices:
         return self._hardware.sharing(self._sharing)
 
     @property
+    def configured(self) -> Sharing:
+        """How the cards are to be shared, by the configuration."""
+        return self._sharing
+
+    def configure(self, sharing: Sharing) -> None:
+        """Share the cards so from now on; what pods hold stays as it is."""
+        self._sharing = sharing
+        self.changed.ring()
+
+    @property
     def inventory(self) -> Inventory:
         """As of the last scan that succeeded."""
         return self._inventory

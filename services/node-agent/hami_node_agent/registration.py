@@ -27,6 +27,7 @@ from hami_protocol.devices import AllocationMode, RegisterFormat
 from hami_protocol.envelope import open_message, seal
 from hami_protocol.errors import EventError
 from hami_protocol.events import DevicesReported
+from hami_protocol.kubernetes import Pod
 from hami_runtime.bus import Bus, BusError
 from hami_runtime.clock import Clock
 from hami_runtime.isolation import Isolation
@@ -55,6 +56,7 @@ class Registration:
         register_format: RegisterFormat,
         shim_version: Callable[[], str],
         serving: Serving,
+        rejected: Callable[[Pod], None],
         boot: str,
         isolation: Isolation,
     ) -> None:
@@ -70,7 +72,7 @@ class Registration:
         self._format = register_format
         self._shim_version = shim_version
         self._serving = serving
-        self._rejections = Rejections(pods, vendor, clock)
+        self._rejections = Rejections(pods, vendor, clock, rejected=rejected)
         self._boot = boot
         self._seen_generation = 0
         self._sent = 0

@@ -85,8 +85,10 @@ class Rejections:
     The first report comes at once. While kubelet goes on rejecting and no pod starts, each is later than the one before.
     """
 
-    def __init__(self, pods: NodePods, vendor: Vendor, clock: Clock) -> None:
+    def __init__(self, pods: NodePods, vendor: Vendor, clock: Clock, *, rejected: Callable[[Pod], None]) -> None:
+        """``rejected`` is called with each such pod."""
         self._vendor = vendor
+        self._rejected = rejected
         self._clock = clock
         self._count = 0
         self.due_at: float | None = None
@@ -106,5 +108,6 @@ class Rejections:
         elif new.status.phase == "Failed" and new.status.reason == _REJECTED:
             pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._count, 10))
             self._count += 1
+            self._rejected(new)
             self.due_at = self._clock.monotonic() + pause
             self.changed.ring()

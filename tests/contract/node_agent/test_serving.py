@@ -139,6 +139,24 @@ def test_a_pod_that_kubelet_rejects_brings_a_report_and_each_further_one_a_later
     play(scenario)
 
 
+def test_a_pod_that_is_served_again_after_kubelet_lost_its_checkpoint_is_named_in_an_event() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p1", main=[("GPU-a", 1000, 30)])
+        await world.lock("p1")
+        await world.kubelet.admit(world.agent, pod)
+        await status(world, pod, phase="Running")
+        world.kubelet.end(pod)  # kubelet's memory of it is lost, and it asks again
+        with pytest.raises(Refused) as caught:
+            await world.agent.allocate(["GPU-a-0"])
+        message = (
+            f"Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition desc = {caught.value}, which is unexpected"
+        )
+        await status(world, pod, phase="Failed", reason="UnexpectedAdmissionError", message=message)
+        assert ("p1", "AllocationRefused", str(caught.value)) in await world.complaints()
+
+    play(scenario, AllocationMode.ENVVAR)
+
+
 def test_reports_go_on_coming_in_their_period() -> None:
     async def scenario(world: World) -> None:
         pod = await world.pod("p1", main=[("GPU-a", 100, 0)])
