@@ -16,6 +16,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from hami_protocol.plain_text import plain as plain
+
 GAP = "   "
 _FIGURE = re.compile(r"[0-9]+([./][0-9]+)?( %)?")
 
@@ -54,11 +56,6 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         return GAP.join(parts).rstrip()
 
     return "\n".join([strong(drawn(headers)), *(drawn(line) for line in cells)])
-
-
-def plain(text: str) -> str:
-    """``text`` in one line and without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def strong(text: str) -> str:

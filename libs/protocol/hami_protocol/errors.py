@@ -1,8 +1,18 @@
 """What goes wrong when a record, a quantity or an event cannot be read. One base, so that a caller can fence what it cannot read."""
 
+from __future__ import annotations
+
+from hami_protocol.plain_text import plain
+
 
 class ProtocolError(ValueError):
-    """A record of the protocol that nobody can read. It never counts as zero: whoever meets it fences or refuses."""
+    """A record of the protocol that nobody can read. It never counts as zero: whoever meets it fences or refuses.
+
+    Its text is plain: it quotes what tenants have written, and goes into Events, logs and messages.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(plain(text))
 
 
 class RecordError(ProtocolError):

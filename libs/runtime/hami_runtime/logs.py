@@ -17,6 +17,8 @@ import structlog
 from opentelemetry import trace
 from structlog.typing import EventDict, WrappedLogger
 
+from hami_protocol.plain_text import plain
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -70,6 +72,7 @@ def configure(level: str, service: str, *, stream: TextIO | None = None, for_goo
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         name_service,
         _name_trace,
+        _cleaned,
     ]
     rendering: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer()]
@@ -94,6 +97,14 @@ def configure(level: str, service: str, *, stream: TextIO | None = None, for_goo
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+
+
+def _cleaned(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What tenants have written, such as names and annotations, without characters that change a terminal or hide text."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = plain(value)
+    return event
 
 
 def _json(event: EventDict, *, default: Callable[[Any], Any]) -> str:

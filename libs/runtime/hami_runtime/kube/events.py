@@ -19,6 +19,7 @@ import structlog
 from msgspec import Struct
 
 from hami_protocol.devices import PodRef
+from hami_protocol.plain_text import plain
 from hami_runtime.bursts import Bursts
 from hami_runtime.clock import Clock
 from hami_runtime.isolation import Isolation
@@ -168,7 +169,7 @@ class EventRecorder:
                 kind="Pod" if pod else "Node",
                 type=type_,
                 reason=reason,
-                message=_shortened(message),
+                message=_shortened(plain(message)),
                 time=self._clock.utc(),
                 since=now,
             )
