@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 WEB_STAMP := $(VENV)/.web-installed
 SHIM_STAMP := $(VENV)/.shim-installed
 SITE_STAMP := $(VENV)/.site-installed
+SBOM_STAMP := $(VENV)/.sbom-installed
 SEEDS ?= 2000
 SECONDS_EACH ?= 60
 SECONDS ?= 60
@@ -13,7 +14,7 @@ SEED ?= 1
 REPOSITORY ?= hami
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test compose-test cluster-test install-test upgrade-test web-test screenshots lock protos docs site wheel wheel-test clean
+.PHONY: help install demo test unit fuzz lint format bench bench-shim test-shim simulate subscribers-test images images-test compose-test cluster-test install-test upgrade-test web-test screenshots lock protos docs sbom site wheel wheel-test clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +35,11 @@ $(SHIM_STAMP): requirements-shim.lock $(STAMP)
 # What builds the documentation as a site, and nothing else.
 $(SITE_STAMP): requirements-docs.lock $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
+# What writes the software bill of materials.
+$(SBOM_STAMP): requirements-sbom.lock $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-sbom.lock
 	@touch $@
 
 # What drives a browser; the browser itself is the system's.
@@ -115,6 +121,9 @@ images-test: $(STAMP) ## Build the images with buildah and start each one, where
 compose-test: $(STAMP) ## Type the commands of docker-compose.yml's comment, with podman-compose; as make images-test
 	@$(BIN)/python -m tests.images -q tests/images/test_compose.py
 
+sbom: $(SBOM_STAMP) ## Write the software bill of materials (CycloneDX) of what requirements.lock names, checked, into build/sbom
+	@$(BIN)/python -m tools.sbom build/sbom/hami.cdx.json
+
 lock: ## Pin the requirements anew, by hash, naming no index
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
@@ -122,6 +131,8 @@ lock: ## Pin the requirements anew, by hash, naming no index
 		--custom-compile-command "make lock" --upgrade --output-file requirements.lock
 	@printf 'mkdocs-material>=9.6\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--constraint requirements.lock --custom-compile-command "make lock" --upgrade --output-file requirements-docs.lock -
+	@printf 'cyclonedx-bom>=7\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--constraint requirements.lock --custom-compile-command "make lock" --upgrade --output-file requirements-sbom.lock -
 	@printf 'playwright>=1.48\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--constraint requirements.lock --custom-compile-command "make lock" --upgrade --output-file requirements-web.lock -
 	@printf 'nvidia-cuda-runtime>=13\nnvidia-nvml-dev>=13\nziglang>=0.14\n' | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
