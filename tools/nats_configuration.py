@@ -10,7 +10,9 @@ import sys
 
 import msgspec
 
+from hami_protocol import subjects
 from hami_registry.outcomes import DURABLE
+from hami_registry.reports import DURABLE as REPORTS_DURABLE
 from hami_runtime.bus import permissions
 from hami_runtime.bus.permissions import Permissions
 
@@ -33,21 +35,22 @@ def users() -> dict[str, Permissions]:
     """User name to what it may do, where one user stands for all agents."""
     return {
         "hami-scheduler": permissions.scheduler(durable=DURABLE),
-        "hami-registry": permissions.registry(durable=DURABLE),
-        AGENT: permissions.node_agent(None, durable=DURABLE),
+        "hami-registry": permissions.registry(durable=DURABLE, reports=REPORTS_DURABLE),
+        AGENT: permissions.node_agent(None),
         "hami-reader": permissions.reader(durable=DURABLE),
     }
 
 
 def text() -> str:
     """The file without the auth callout."""
-    return HEADER + _accounts({"HAMI": users(), "SYS": {}})
+    named = {name: may for name, may in users().items() if name != AGENT}
+    return HEADER + _accounts({"HAMI": named, "AGENTS": {AGENT: users()[AGENT]}, "SYS": {}})
 
 
 def callout_text() -> str:
     """The file with it: the agents' user is not in it, and whoever is not in it is asked about."""
     named = {name: may for name, may in users().items() if name != AGENT}
-    accounts = _accounts({"HAMI": named, "AUTH": {CALLOUT: permissions.auth_callout()}, "SYS": {}})
+    accounts = _accounts({"HAMI": named, "AGENTS": {}, "AUTH": {CALLOUT: permissions.auth_callout()}, "SYS": {}})
     asked = f"""\
 authorization {{
   timeout: {CALLOUT_SECONDS}
@@ -65,11 +68,39 @@ def _accounts(accounts: dict[str, dict[str, Permissions]]) -> str:
     return f"accounts {{\n{''.join(_account(name, members) for name, members in accounts.items())}}}\nsystem_account: SYS\n"
 
 
+EXPORTS = """\
+    jetstream: enabled
+    # One export for all that agents reach: where a reply leads back into it, the server sees a circle and drops it.
+    exports: [
+      {service: ">", accounts: [AGENTS]}
+      {stream: "hami.v1.granted.>", accounts: [AGENTS]}
+    ]
+    imports: [
+      {service: {account: AGENTS, subject: "hami.v1.agent.*.*"}}
+    ]
+"""
+IMPORTS = f"""\
+    # No JetStream here, and no consumers: what agents publish goes to the account of the services by name, and answers come back to the account of
+    # the agents, whatever reply subject a message names. Outcomes wait in a queue, by node, until the registry has checked them.
+    limits: {{max_payload: {subjects.MAX_MESSAGE_BYTES}}}
+    exports: [
+      {{service: "{subjects.ALL_ASK_AGENT}", accounts: [HAMI]}}
+    ]
+    imports: [
+      {{service: {{account: HAMI, subject: "hami.v1.devices.*.*"}}}}
+      {{service: {{account: HAMI, subject: "hami.v1.usage.*"}}}}
+      {{service: {{account: HAMI, subject: "{subjects.REPORTS.subjects[0]}"}}, to: "hami.v1.allocations.$1.$2.$3.outcome"}}
+      {{service: {{account: HAMI, subject: "{permissions.direct(subjects.DEVICES, "hami.v1.devices.*.*")}"}}}}
+      {{service: {{account: HAMI, subject: "{permissions.direct(subjects.ALLOCATIONS, subjects.ALL_GRANTS)}"}}}}
+      {{stream: {{account: HAMI, subject: "hami.v1.granted.>"}}}}
+    ]
+"""
+
+
 def _account(name: str, members: dict[str, Permissions]) -> str:
-    if not members:
-        return f"  {name} {{}}\n"
-    streams = "    jetstream: enabled\n" if name == "HAMI" else ""
-    return f"  {name} {{\n{streams}    users: [\n{''.join(_user(user, may) for user, may in members.items())}    ]\n  }}\n"
+    settings = {"HAMI": EXPORTS, "AGENTS": IMPORTS}.get(name, "")
+    people = f"    users: [\n{''.join(_user(user, may) for user, may in members.items())}    ]\n" if members else ""
+    return f"  {name} {{\n{settings}{people}  }}\n" if settings or people else f"  {name} {{}}\n"
 
 
 def _user(name: str, may: Permissions) -> str:

@@ -18,6 +18,7 @@ from hami_protocol import keys
 from hami_protocol.envelope import TRACE_PARENT, Message, open_message
 from hami_protocol.errors import EventError
 from hami_protocol.kubernetes import Pod
+from hami_protocol.provenance import Provenance
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
 _WAY: Final = (
@@ -56,7 +57,8 @@ class Timeline(Struct, frozen=True, kw_only=True, rename="camel"):
 
 def timeline(namespace: str, name: str, pod: Pod | None, happened: Iterable[dict[str, Any]], messages: Iterable[Message]) -> Timeline:
     """The way of the pod; of namesakes in the log, that of the one that there is, or of the last that there was."""
-    kept = [(message, event) for message in messages if (event := _opened(message)) is not None]
+    counts = Provenance().counts
+    kept = [(message, event) for message in messages if (event := _opened(message)) is not None and counts(event)]
     uid = pod.metadata.uid if pod else next((event.pod.uid for _, event in reversed(kept)), "")
     mine = [(message, event) for message, event in kept if event.pod.uid == uid]
     parent = (pod.metadata.annotations.get(keys.TRACE_PARENT, "") if pod else "") or next(

@@ -2,7 +2,8 @@
 
 What a pod holds begins with its grant (``pod_allocating``) and ends when it is released, or when what was granted has failed; a resize closes one
 span and opens another. Hours are of cards: a share of 25 % of a card's cores for an hour is 0.25; a share that names no cores counts by its
-memory, as a part of the card's, where ``--card-mib`` says how large a card is, and as a whole card otherwise.
+memory, as a part of the card's, where ``--card-mib`` says how large a card is, and as a whole card otherwise. An outcome counts only if it comes
+from the node on which the pod was granted.
 
 Two things make it exact. The position in the stream is kept in the same SQLite transaction as what was counted, so that a crash loses both or
 neither; and an event's id is counted once, however often it comes. The bus keeps seven days: run it at least that often.
@@ -24,7 +25,7 @@ from datetime import datetime
 
 from hami_protocol import events, subjects
 from hami_protocol.devices import VendorAssignment
-from hami_protocol.envelope import MESSAGE_ID, Message, open_message
+from hami_protocol.envelope import EVENT_ID, Message, open_message
 from hami_protocol.errors import EventError
 from hami_runtime import logs
 from hami_runtime.bus import jetstream
@@ -35,6 +36,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS position (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS counted (id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS spans (uid TEXT, namespace TEXT, pod TEXT, cards REAL, began REAL, ended REAL, PRIMARY KEY (uid, began));
+CREATE TABLE IF NOT EXISTS granted (uid TEXT PRIMARY KEY, node TEXT);
 CREATE INDEX IF NOT EXISTS open_spans ON spans (uid) WHERE ended IS NULL;
 """
 
@@ -61,7 +63,7 @@ class Ledger:
         """Count one message: its event if it is new, and its place, in one transaction."""
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
-            event_id = message.headers.get(MESSAGE_ID) or f"{message.subject}/{sequence}"
+            event_id = f"{message.subject} {message.headers.get(EVENT_ID) or sequence}"
             if self._database.execute("INSERT OR IGNORE INTO counted VALUES (?)", (event_id,)).rowcount:
                 self._apply(message)
             self._database.execute("INSERT OR REPLACE INTO position VALUES (1, MAX(?, ?))", (sequence, self.sequence))
@@ -73,12 +75,18 @@ class Ledger:
             return  # a message that nobody can read is nobody's bill; it is passed once and for all
         match event:
             case events.PodAllocating():
+                self._database.execute("INSERT OR IGNORE INTO granted VALUES (?, ?)", (event.pod.uid, event.node))
                 self._open(event, when)
-            case events.ShareResizeApplied():
+            case events.ShareResizeApplied() if self._is_on(event):
                 self._end(event.pod.uid, when)
                 self._open(event, when)
-            case events.PodReleased() | events.AllocationFailed():
+            case events.PodReleased() | events.AllocationFailed() if self._is_on(event):
                 self._end(event.pod.uid, when)
+
+    def _is_on(self, event: events.ShareResizeApplied | events.PodReleased | events.AllocationFailed) -> bool:
+        """Whether the pod was granted on the event's node: what one node's agent says of another node's pod is nobody's bill."""
+        found = self._database.execute("SELECT node FROM granted WHERE uid = ?", (event.pod.uid,)).fetchone()
+        return found is not None and found[0] == event.node
 
     def _open(self, event: events.PodAllocating | events.ShareResizeApplied, when: float) -> None:
         span = (event.pod.uid, event.pod.namespace, event.pod.name, cards(event.assignments, self._card_mib), when)

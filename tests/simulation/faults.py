@@ -250,10 +250,11 @@ class FaultyBus:
         durable: str | None = None,
         start: StartAt | int = StartAt.ALL,
         ack_wait_seconds: float = 30.0,
+        on_loss: Callable[[], None] | None = None,
     ) -> AsyncIterator[AsyncIterator[Delivery]]:
         self._process.step()
         async with self._inner.consume(
-            stream, subjects=subjects, durable=durable, start=start, ack_wait_seconds=ack_wait_seconds
+            stream, subjects=subjects, durable=durable, start=start, ack_wait_seconds=ack_wait_seconds, on_loss=on_loss
         ) as deliveries:
             yield self._deliver(deliveries, durable is not None)
 
@@ -269,6 +270,20 @@ class FaultyBus:
             if self._faults.strikes():
                 self._faults.tell(f"{self._process.name}: {delivery.message.subject} is delivered twice")
                 yield FaultyDelivery(delivery, self._process)
+
+    @asynccontextmanager
+    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[Message | None]]:
+        self._process.step()
+        async with self._inner.live(stream, subject) as messages:
+            yield self._received(messages)
+
+    async def _received(self, messages: AsyncIterator[Message | None]) -> AsyncIterator[Message | None]:
+        async for message in messages:
+            await self._faults.delay()
+            cut_off = not self._process.linked.is_set()
+            await self._process.linked.wait()
+            self._process.step()
+            yield None if cut_off else message
 
     async def forget(self, stream: StreamSpec, durable: str) -> None:
         await self._begin()

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from hami_protocol import subjects
-from hami_protocol.envelope import MESSAGE_ID
+from hami_protocol.envelope import EVENT_ID
 from hami_runtime.virtual import VirtualLoop
 from tests.simulation.town import Town
 
@@ -68,7 +68,7 @@ def digest(town: Town) -> str:
         whole.update(change.now.json)
     for stream in subjects.STREAMS:
         for message in town.bus.kept(stream):
-            whole.update(f"{message.subject} {message.headers.get(MESSAGE_ID)}".encode() + message.data)
+            whole.update(f"{message.subject} {message.headers.get(EVENT_ID)}".encode() + message.data)
     return whole.hexdigest()
 
 

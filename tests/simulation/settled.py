@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hami_protocol import keys, registration, subjects
-from hami_protocol.envelope import MESSAGE_ID, open_message
+from hami_protocol.envelope import EVENT_ID, open_message
 from hami_protocol.events import AssignmentLapsed, LivenessChanged, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.kube.store_resources import NODES
@@ -117,7 +117,7 @@ def _untold(town: Town) -> str | None:
 def check_log(town: Town) -> None:
     """Everything has been said once, and by the scheduler in order."""
     messages = town.bus.kept(subjects.ALLOCATIONS)
-    ids = [message.headers[MESSAGE_ID] for message in messages]
+    ids = [message.headers[EVENT_ID] for message in messages]
     if len(set(ids)) != len(ids):
         town.watchdog.violated(f"said twice: {sorted(each for each in set(ids) if ids.count(each) > 1)}")
     told: dict[str, str] = {}

@@ -14,7 +14,7 @@ from hami_devices.catalog import Catalog
 from hami_node_agent.bell import Bell
 from hami_protocol import keys, nodelock
 from hami_protocol.devices import AllocationMode, ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
-from hami_protocol.envelope import MESSAGE_ID
+from hami_protocol.envelope import EVENT_ID
 from hami_protocol.events import AllocationSucceeded, ContainerServed, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.subjects import ALL_GRANTS, ALL_OUTCOMES, ALLOCATIONS
 from hami_registry.outcomes import ACK_WAIT_SECONDS, DURABLE
@@ -200,7 +200,7 @@ def test_what_a_leader_had_only_assigned_is_not_said_by_one_that_leads_no_more()
         stop = asyncio.Event()
         stop.set()
         await outbox.run(stop)
-        return [message.headers[MESSAGE_ID] for message in bus.kept(ALLOCATIONS)]
+        return [message.headers[EVENT_ID] for message in bus.kept(ALLOCATIONS)]
 
     assert virtual.run(main()) == ["p2/assigned/1", "p2/allocating/1"]
 

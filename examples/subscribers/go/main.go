@@ -15,6 +15,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,6 +38,12 @@ type grant struct {
 			} `json:"shares"`
 		} `json:"containers"`
 	} `json:"assignments"`
+}
+
+// subject is where such a grant is published: who may publish there is enforced, what a body says is not.
+func (g grant) subject() string {
+	token := strings.NewReplacer(".", "_").Replace
+	return fmt.Sprintf("hami.v1.allocations.%s.%s.%s.grant", token(g.Node), token(g.Pod.Namespace), token(g.Pod.Name))
 }
 
 type pod struct {
@@ -94,10 +101,10 @@ func follow(ctx context.Context, url, durable string, once bool) error {
 	}
 }
 
-// show prints a grant; of other events, and of those that nobody can read, nothing.
+// show prints a grant; of other events, of those that nobody can read, and of those on another's subject, nothing.
 func show(message jetstream.Msg) {
 	var said grant
-	if json.Unmarshal(message.Data(), &said) != nil || said.Type != "pod_allocating" {
+	if json.Unmarshal(message.Data(), &said) != nil || said.Type != "pod_allocating" || message.Subject() != said.subject() {
 		return
 	}
 	for _, given := range said.Assignments {

@@ -43,7 +43,12 @@ while (!stopped) {
 }
 await connection.close();
 
-/** Print a grant; of other events, and of those that the schema does not know, nothing. */
+/** Where such a grant is published: who may publish there is enforced, what a body says is not. */
+function subjectOf({ node, pod }) {
+  return `hami.v1.allocations.${[node, pod.namespace, pod.name].map((name) => name.replaceAll(".", "_")).join(".")}.grant`;
+}
+
+/** Print a grant; of other events, of those that the schema does not know, and of those on another's subject, nothing. */
 function show(message) {
   let event;
   try {
@@ -51,7 +56,7 @@ function show(message) {
   } catch {
     return;
   }
-  if (!isEvent(event) || event.type !== "pod_allocating") return;
+  if (!isEvent(event) || event.type !== "pod_allocating" || message.subject !== subjectOf(event)) return;
   for (const { containers } of event.assignments) {
     for (const { container, shares = [] } of containers) {
       for (const { uuid, memoryMib, cores } of shares) {

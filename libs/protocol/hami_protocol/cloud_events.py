@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from hami_protocol.envelope import MESSAGE_ID, TRACE_PARENT, Message
+from hami_protocol.envelope import TRACE_PARENT, Message
 from hami_protocol.errors import EventError
 
 CONTENT_TYPE: Final = "application/cloudevents+json"
@@ -83,11 +83,7 @@ def encode_batch(messages: tuple[Message, ...] | list[Message]) -> bytes:
 
 def _message(event: _Event) -> Message:
     headers = {_ATTRIBUTE + name: value for name in _NAMED if (value := getattr(event, name))}
-    headers |= {
-        name: value
-        for name, value in (("content-type", event.datacontenttype), (TRACE_PARENT, event.traceparent), (MESSAGE_ID, event.id))
-        if value
-    }
+    headers |= {name: value for name, value in (("content-type", event.datacontenttype), (TRACE_PARENT, event.traceparent)) if value}
     try:
         data = base64.b64decode(event.data_base64, validate=True) if event.data_base64 else bytes(event.data)
     except (binascii.Error, ValueError) as exc:

@@ -1,6 +1,10 @@
 """An event as a message: JSON body, CloudEvents 1.0 attributes, trace context and de-duplication id in the headers.
 
 CloudEvents' NATS binding, binary mode: attributes are headers with the prefix ``ce-``. Pure: ids and times are given.
+
+Two ids, for two purposes. ``ce-id`` names what happened and is the same whenever that is published again: readers use it, together with
+the subject, to count an event once. ``Nats-Msg-Id`` is what a stream de-duplicates by, over all its subjects: it names one message of one
+publisher and cannot be predicted, so no publisher can take an id before another one uses it.
 """
 
 from __future__ import annotations
@@ -11,11 +15,12 @@ from msgspec import Struct, field
 from hami_protocol import events, subjects
 from hami_protocol.errors import EventError
 
+EVENT_ID = "ce-id"
 MESSAGE_ID = "Nats-Msg-Id"
 TRACE_PARENT = "traceparent"
 TYPE_PREFIX = "io.hami.v1."
-MAX_EVENT_BYTES = 900_000
-"""Below NATS' own limit of 1 MiB, headers included."""
+MAX_EVENT_BYTES = subjects.MAX_MESSAGE_BYTES - 4096
+"""Without the headers."""
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -30,14 +35,17 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER: msgspec.json.Decoder[events.Event] = msgspec.json.Decoder(events.Event)
 
 
-def seal(event: events.Event, *, event_id: str, source: str, time: str, traceparent: str = "", by_agent: bool = False) -> Message:
+def seal(
+    event: events.Event, *, event_id: str, source: str, time: str, message_id: str = "", traceparent: str = "", by_agent: bool = False
+) -> Message:
     """Return the message that carries ``event``.
 
     Args:
         event: what happened.
-        event_id: unique for what happened, and the same when it is said again, so that the bus drops the double.
+        event_id: unique for what happened, and the same when it is published again.
         source: who says it, as ``/hami/scheduler/<identity>``.
         time: RFC 3339, UTC.
+        message_id: what the stream de-duplicates by; empty where a second copy does no harm, as in a stream that keeps the last message alone.
         traceparent: W3C trace context, empty for none.
         by_agent: see ``subjects.subject_of``.
     """
@@ -48,11 +56,12 @@ def seal(event: events.Event, *, event_id: str, source: str, time: str, tracepar
         "ce-specversion": "1.0",
         "ce-type": TYPE_PREFIX + type(event).__struct_config__.tag,  # type: ignore[operator]  # every event's tag is text
         "ce-source": source,
-        "ce-id": event_id,
+        EVENT_ID: event_id,
         "ce-time": time,
         "content-type": "application/json",
-        MESSAGE_ID: event_id,
     }
+    if message_id:
+        headers[MESSAGE_ID] = message_id
     if traceparent:
         headers[TRACE_PARENT] = traceparent
     return Message(subject=subjects.subject_of(event, by_agent=by_agent), data=data, headers=headers)
@@ -64,10 +73,7 @@ def open_message(message: Message) -> events.Event:
     Raises:
         EventError: it carries none that we can read, or one that does not belong on its subject.
     """
-    try:
-        event = _DECODER.decode(message.data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise EventError(f"on {message.subject}: {exc}") from exc
+    event = decode(message)
     try:
         expected = subjects.subject_of(event)
     except ValueError as exc:
@@ -75,3 +81,20 @@ def open_message(message: Message) -> events.Event:
     if expected != message.subject and subjects.subject_of(event, by_agent=True) != message.subject:
         raise EventError(f"on {message.subject}: carries an event that belongs on {expected}")
     return event
+
+
+def decode(message: Message) -> events.Event:
+    """The event in ``message``, whatever subject it is on.
+
+    Raises:
+        EventError: there is none that we can read.
+    """
+    try:
+        return _DECODER.decode(message.data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise EventError(f"on {message.subject}: {exc}") from exc
+
+
+def event_id(message: Message) -> str:
+    """The id of what happened, empty where the message has none."""
+    return message.headers.get(EVENT_ID, "")

@@ -80,14 +80,14 @@ def asyncapi(version: str = "1.0.0") -> dict[str, Any]:
     headers = {
         "type": "object",
         "description": "CloudEvents 1.0 attributes (NATS binding, binary mode), W3C trace context, and JetStream's id for de-duplication.",
-        "required": ["ce-specversion", "ce-type", "ce-source", "ce-id", "ce-time", "Nats-Msg-Id"],
+        "required": ["ce-specversion", "ce-type", "ce-source", "ce-id", "ce-time"],
         "properties": {
             "ce-specversion": {"const": "1.0"},
             "ce-type": {"type": "string", "description": "`io.hami.v1.` and the body's `type`"},
             "ce-source": {"type": "string", "format": "uri-reference"},
-            "ce-id": {"type": "string"},
+            "ce-id": {"type": "string", "description": "of what happened; with the subject, what a reader counts once"},
             "ce-time": {"type": "string", "format": "date-time"},
-            "Nats-Msg-Id": {"type": "string"},
+            "Nats-Msg-Id": {"type": "string", "description": "of this message of this publisher, for the stream's de-duplication alone"},
             "traceparent": {"type": "string"},
         },
     }

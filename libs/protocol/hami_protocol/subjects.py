@@ -11,31 +11,74 @@ from hami_protocol import events
 from hami_protocol.errors import ProtocolError
 
 DAY_SECONDS = 24 * 3600
+MIB = 1024 * 1024
+MAX_MESSAGE_BYTES = 256 * 1024
+"""Of every message on the bus, headers included: what a node's annotations may hold, which is what the largest message ends up in."""
+MOST_CONSUMERS = 1000
+"""Of one stream. Agents make none."""
+MOST_REPORTS = 1000
+"""Of one node, that wait to be checked."""
+
+
+class Mapping(Struct, frozen=True):
+    """Subjects under other names: what ``*`` stands for in ``source`` takes the place of the ``*`` in ``target``, from the left."""
+
+    source: str
+    target: str
+
+    def __call__(self, subject: str) -> str:
+        """``subject``, one of ``source`` or a filter that names some of those, as it is called there."""
+        found = (given for given, part in zip(subject.split("."), self.source.split("."), strict=True) if part == "*")
+        return ".".join(next(found) if part == "*" else part for part in self.target.split("."))
+
+    @property
+    def reversed(self) -> Mapping:
+        """The way back; both sides must have the same number of ``*``."""
+        return Mapping(self.target, self.source)
 
 
 class StreamSpec(Struct, frozen=True, kw_only=True):
-    """A JetStream stream as it must be; made when missing, reconciled when different."""
+    """A JetStream stream as it must be; made when missing, reconciled when different. A bound that somebody has set on the server stays."""
 
     name: str
     subjects: tuple[str, ...]
     max_messages_per_subject: int = -1
     """-1 keeps all."""
+    max_bytes: int = -1
+    """-1 for no bound; the oldest messages give way."""
+    max_message_bytes: int = -1
+    """Headers included; a larger one is refused. -1 for no bound."""
+    max_consumers: int = -1
+    """-1 for no bound."""
     max_age_seconds: int = 0
     """0 keeps for ever."""
     description: str = ""
     duplicate_window_seconds: int = 120
+    live: Mapping | None = None
+    """On which subjects the server publishes, once more, what it has just kept: for readers that may make no consumer."""
+    queue: Mapping | None = None
+    """It is a queue: a message is removed once it is acknowledged, it is kept under another subject, and of each of these no more than
+    ``max_messages_per_subject`` wait; further ones are refused."""
 
 
 DEVICES = StreamSpec(
     name="HAMI_DEVICES",
     subjects=("hami.v1.devices.*.*", "hami.v1.liveness.*.*"),
     max_messages_per_subject=1,
+    max_bytes=128 * MIB,
+    max_message_bytes=MAX_MESSAGE_BYTES,
+    max_consumers=MOST_CONSUMERS,
     description="what each node has, and whether it still registers",
 )
 ALLOCATIONS = StreamSpec(
     name="HAMI_ALLOCATIONS",
     subjects=("hami.v1.allocations.*.*.*.grant", "hami.v1.allocations.*.*.*.outcome"),
+    max_messages_per_subject=1000,
     max_age_seconds=7 * DAY_SECONDS,
+    max_bytes=384 * MIB,
+    max_message_bytes=MAX_MESSAGE_BYTES,
+    max_consumers=MOST_CONSUMERS,
+    live=Mapping("hami.v1.allocations.*.*.*.grant", "hami.v1.granted.*.*.*"),
     description="the log of grants and outcomes, in order, replayable",
 )
 VERDICTS = StreamSpec(
@@ -43,15 +86,33 @@ VERDICTS = StreamSpec(
     subjects=("hami.v1.verdicts.*.*",),
     max_messages_per_subject=1,
     max_age_seconds=DAY_SECONDS,
+    max_bytes=128 * MIB,
+    max_message_bytes=MAX_MESSAGE_BYTES,
+    max_consumers=MOST_CONSUMERS,
     description="why a pod was refused, or why it is where it is",
 )
 USAGE = StreamSpec(
     name="HAMI_USAGE",
     subjects=("hami.v1.usage.*",),
     max_messages_per_subject=1,
+    max_bytes=128 * MIB,
+    max_message_bytes=MAX_MESSAGE_BYTES,
+    max_consumers=MOST_CONSUMERS,
     description="what containers use, measured",
 )
+REPORTS = StreamSpec(
+    name="HAMI_REPORTS",
+    subjects=("hami.v1.reports.*.*.*",),
+    max_messages_per_subject=MOST_REPORTS,
+    max_bytes=128 * MIB,
+    max_message_bytes=MAX_MESSAGE_BYTES,
+    max_consumers=1,
+    queue=Mapping("hami.v1.reports.*.*.*", "hami.v1.reports.*"),
+    description="outcomes that agents have published and the registry has not checked yet",
+)
+"""Where agents have an account of their own, what they publish on outcome subjects comes in here (``tools/nats_configuration.py``)."""
 STREAMS = (DEVICES, ALLOCATIONS, VERDICTS, USAGE)
+"""What anyone with the right to may read."""
 
 INBOX = "_INBOX"
 """Below it are the subjects that answers go to."""
@@ -60,6 +121,7 @@ ALL_LIVENESS = "hami.v1.liveness.>"
 ALL_ALLOCATIONS = "hami.v1.allocations.>"
 ALL_GRANTS = "hami.v1.allocations.*.*.*.grant"
 ALL_OUTCOMES = "hami.v1.allocations.*.*.*.outcome"
+ALL_REPORTS = "hami.v1.reports.*"
 ALL_VERDICTS = "hami.v1.verdicts.>"
 ALL_USAGE = "hami.v1.usage.>"
 

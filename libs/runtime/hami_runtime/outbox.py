@@ -4,7 +4,8 @@ What waits goes out together: as many events as there are, up to the second one 
 So those of one pod are kept in order whatever happens, and those of different pods unless the bus fails between them. In a burst events are gathered
 for ``GATHER_SECONDS``: every message apart costs its speaker, the bus and each listener many times what it costs among others.
 
-Events have ids that follow from what happened, so one that is sent twice, or said again after a restart, is a double that changes nothing.
+Events have ids that follow from what happened (``ce-id``), so one that is published twice, or again after a restart, changes nothing for its readers.
+A stream de-duplicates by another id, made of that one with a key of the outbox: nobody else can take it first.
 Only an event that the bus will never take is dropped, and the oldest where there are more than ``capacity``; both are logged and counted.
 
 Two things may come between an event and the bus, where whoever owns the outbox says so. An event may have to wait for somebody else's word
@@ -15,7 +16,10 @@ kept only behind the word that it was decided upon, and where somebody was faste
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import math
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -134,13 +138,18 @@ class Outbox:
         capacity: int = 100_000,
         patience: Patience | None = None,
         turns: Turns | None = None,
+        key: bytes = b"",
         telemetry: Telemetry = OFF,
     ) -> None:
-        """Say it as ``source`` (``/hami/scheduler/<identity>``), holding at most ``capacity`` events."""
+        """Say it as ``source`` (``/hami/scheduler/<identity>``), holding at most ``capacity`` events.
+
+        ``key`` is secret; one that outlives the process lets the stream drop what an earlier one has published. Empty for one of its own.
+        """
         self._bus = bus
         self._clock = clock
         self._isolation = Isolation("outbox", clock, telemetry)
         self._source = source
+        self._key = key or secrets.token_bytes(32)
         self._capacity = capacity
         self._patience = patience
         self._turns = turns
@@ -222,7 +231,15 @@ class Outbox:
 
     def _sealed(self, event: Event, event_id: str, *, by_agent: bool = False) -> _Waiting:
         time = self._clock.utc().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        message = seal(event, event_id=event_id, source=self._source, time=time, traceparent=current_traceparent(), by_agent=by_agent)
+        message = seal(
+            event,
+            event_id=event_id,
+            source=self._source,
+            time=time,
+            message_id=hmac.new(self._key, event_id.encode(), hashlib.sha256).hexdigest()[:32],
+            traceparent=current_traceparent(),
+            by_agent=by_agent,
+        )
         return _Waiting(event, message, self._clock.monotonic(), self._troubles)
 
     def _take(self, event_id: str, waiting: _Waiting) -> None:

@@ -128,12 +128,15 @@ class NodeAgent:
             telemetry=telemetry,
         )
         self.pods = NodePods(cluster, clock, node=options.node, telemetry=telemetry)
-        self.view = GrantsView(bus, clock, node=options.node, telemetry=telemetry)
+        self.view = GrantsView(
+            bus, clock, node=options.node, pods=self._pods_with_grants, pods_known=self.pods.wait_synced, telemetry=telemetry
+        )
         self.outbox = Outbox(
             bus,
             clock,
             source=f"/hami/node-agent/{options.node}",
             capacity=OUTBOX_CAPACITY,
+            key=self.journal.key,
             patience=lambda event: patience_seconds(
                 event,
                 told=self.view.told,
@@ -382,6 +385,13 @@ class NodeAgent:
             return annotated(pod, self.vendor)
         except RecordError:
             return None  # refused when it is asked for
+
+    def _pods_with_grants(self) -> list[PodRef]:
+        """Pods of this node that hold devices, or did when they were served."""
+        keys_of = {key for key in (self.vendor.allocated_key, self.vendor.to_allocate_key) if key}
+        live = [pod_ref(pod) for pod in self.pods.live.values() if keys_of & pod.metadata.annotations.keys()]
+        known = {ref.uid for ref in live}
+        return [*live, *(served.pod for uid, served in self.journal.pods.items() if uid not in known and not served.released)]
 
     def _device_nodes(self, uuids: Sequence[str]) -> tuple[str, ...]:
         if not self.options.pass_device_nodes:

@@ -123,8 +123,7 @@ class Granting:
         granted = record.resized if record and record.resized else self._view.get(ref.uid, self.vendor.name)
         event_required = self.policy.require_event and not served_before and self._view.connected
         if granted is None and event_required:
-            granted = await self._granted_later(ref)
-            event_required = self._view.connected
+            granted, event_required = await self._granted_later(ref)
         agreed = grants.agreed(ref, held, granted, event_required=event_required)
         if isinstance(agreed, Refusal):
             return agreed
@@ -150,15 +149,16 @@ class Granting:
             return held
         return record.resized
 
-    async def _granted_later(self, ref: PodRef) -> VendorAssignment | None:
-        """The pod's grant once it has arrived; None where the bus is away, or nothing came in time."""
+    async def _granted_later(self, ref: PodRef) -> tuple[VendorAssignment | None, bool]:
+        """The pod's grant once it has arrived, and whether the bus can say that there is none: one that answers no look-up is as good as away."""
+        answers = False
         for _ in range(max(1, round(self.policy.wait_seconds / ASK_SECONDS))):
-            if not await self._view.ask(ref):
-                return None
+            if not (answers := await self._view.ask(ref)):
+                break
             granted = await self._view.changed.until(lambda: self._view.get(ref.uid, self.vendor.name), seconds=ASK_SECONDS)
             if granted is not None:
-                return granted
-        return None
+                return granted, True
+        return None, answers and self._view.connected
 
     def needs(self, pod: Pod, held: ContainerShares, answer: str, *, visible_devices: str | None = None) -> Needs | Refusal:
         """What one container of ``pod`` needs."""

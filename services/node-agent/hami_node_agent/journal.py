@@ -6,6 +6,7 @@ where kubelet's checkpoint is unreadable too, a refusal; it never makes a wrong 
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 import msgspec
@@ -57,6 +58,7 @@ class _Content(Struct, kw_only=True):
     calls: list[_Call] = []
     health: HealthRecord = HealthRecord()
     instances: list[Spot] = []
+    key: bytes = b""
 
 
 class Journal:
@@ -102,6 +104,13 @@ class Journal:
     def reported(self) -> str:
         """What that generation stands for."""
         return self._content.reported
+
+    @property
+    def key(self) -> bytes:
+        """A secret of this agent, over restarts: what it publishes is known by it."""
+        if not self._content.key:
+            self._content.key = secrets.token_bytes(32)
+        return self._content.key
 
     def pod(self, pod: PodRef) -> ServedPod:
         """What is known of a pod; new where nothing is."""

@@ -108,6 +108,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
                 name=f"hami-node-agent-{settings.node_name}",
                 tls=certificate.context if certificate else None,
                 inbox=subjects.inbox(settings.node_name),
+                looks_up_directly=True,
                 telemetry=telemetry,
             )
         )

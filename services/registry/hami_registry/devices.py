@@ -135,12 +135,20 @@ class DeviceMirror:
     async def follow_bus(self, stop: asyncio.Event) -> None:
         """Read reports and verdicts until ``stop``."""
         wanted = (subjects.ALL_DEVICES, subjects.ALL_LIVENESS)
-        async with self._bus.consume(subjects.DEVICES, subjects=wanted, start=StartAt.LAST_PER_SUBJECT) as deliveries:
+        async with self._bus.consume(
+            subjects.DEVICES, subjects=wanted, start=StartAt.LAST_PER_SUBJECT, on_loss=self._bus_lost
+        ) as deliveries:
             async for delivery in until(stop, deliveries):
                 await self._take_in(delivery)
                 if delivery.pending == 0:
                     self.caught_up.set()
                     self._wake.set()
+
+    def _bus_lost(self) -> None:
+        log.warning("the bus has lost what it had", stream=subjects.DEVICES.name)
+        self._newest = 0
+        self.rules.bus_restarted(self._clock.monotonic())
+        self._wake.set()
 
     async def _take_in(self, delivery: Delivery) -> None:
         subject = delivery.message.subject
@@ -154,12 +162,11 @@ class DeviceMirror:
         with self._isolation.item(f"message {subject}"):
             now = self._clock.monotonic()
             if delivery.sequence < self._newest:
-                log.warning("the bus has lost what it had", stream=subjects.DEVICES.name)
-                self.rules.bus_restarted(now)
+                self._bus_lost()
             self._newest = delivery.sequence
             match event:
                 case DevicesReported():
-                    self.rules.reported(event, f"{delivery.sequence}/{delivery.message.headers.get(envelope.MESSAGE_ID, '')}", now)
+                    self.rules.reported(event, f"{delivery.sequence}/{envelope.event_id(delivery.message)}", now)
                 case LivenessChanged():
                     self.rules.verdict_seen(event, delivery.sequence, now)
                 case _:

@@ -115,6 +115,8 @@ class Phases:
                 return Nothing()
             case PodAllocating():
                 return self._write(event) if event.unwritten else self._granted(event)
+            case PodReleased() if (known := self._known.get(event.pod.uid)) is not None and known.node != event.node:
+                return GiveUp(reason=f"node {event.node} speaks for a pod of node {known.node or 'none'}")
             case PodReleased():
                 self._known.pop(event.pod.uid, None)
                 self._released[event.pod.uid] = None

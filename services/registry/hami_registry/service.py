@@ -14,6 +14,7 @@ from hami_protocol import subjects
 from hami_protocol.inventory import DeviceGroup, Inventory, InventoryNode
 from hami_registry.devices import DeviceMirror
 from hami_registry.outcomes import OutcomeFollower
+from hami_registry.reports import ReportGate
 from hami_registry.web.feed import Feed
 from hami_runtime.bursts import Bursts
 from hami_runtime.bus.port import Bus, BusError
@@ -72,6 +73,7 @@ class Registry:
         self._outcomes = OutcomeFollower(
             bus, cluster, clock, catalog, node_of=self._nodes.get, placing=placing, anew=outcomes_anew, telemetry=telemetry
         )
+        self._reports = ReportGate(bus, cluster, clock, telemetry=telemetry)
         self.elector = LeaderElector(cluster, clock, name=LEASE_NAME, namespace=namespace, identity=identity, telemetry=telemetry)
         self.elector.on_change(self._lead)
         self._leads = asyncio.Event()
@@ -146,7 +148,7 @@ class Registry:
         """The streams that we read must be there, whoever starts first."""
         while not stop.is_set():
             try:
-                await self._bus.ensure_streams((subjects.DEVICES, subjects.ALLOCATIONS))
+                await self._bus.ensure_streams((subjects.DEVICES, subjects.ALLOCATIONS, subjects.REPORTS))
                 return
             except BusError as exc:  # not there, or a cluster that is not whole yet
                 log.warning("streams cannot be made yet", error=str(exc))
@@ -174,6 +176,7 @@ class Registry:
             over = asyncio.Event()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._outcomes.follow(over))
+                group.create_task(self._reports.run(over))
                 group.create_task(self._answer(over))
                 await run_until(stop, _wait(self._follows))
                 over.set()

@@ -120,6 +120,10 @@ class GrantLog:
         said = self._said.get(uid)
         return said.assignments if said is not None and said.node == node else ()
 
+    def forget_all(self) -> None:
+        """The log has lost messages, and is read anew. What was released stays released."""
+        self._said.clear()
+
     def granted(self, uid: str) -> bool:
         """Whether the log says that the pod was granted what it holds, and not only that room was reserved."""
         return uid in self._said and self._said[uid].granted

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from hami_protocol import envelope, subjects
-from hami_protocol.envelope import MESSAGE_ID
 from hami_protocol.errors import EventError
 from hami_protocol.events import (
     AllocationFailed,
@@ -80,16 +79,30 @@ class Feeds:
         while True:
             try:
                 await self.ensure_streams()
-                async with self._bus.consume(stream, subjects=filters, start=StartAt.LAST_PER_SUBJECT) as deliveries:
-                    if caught_up is not None and not caught_up.is_set():
-                        await self._read_to_the_end(deliveries, caught_up)
-                    async for delivery in deliveries:
-                        await self._take(delivery)
+                lost = asyncio.Event()
+                async with self._bus.consume(stream, subjects=filters, start=StartAt.LAST_PER_SUBJECT, on_loss=lost.set) as deliveries:
+                    await run_until(lost, self._read(deliveries, caught_up))
+                if lost.is_set():
+                    self._begin_again(stream, caught_up)
+                    continue
             except BusError as exc:
                 log.warning("bus not followed", stream=stream.name, error=str(exc), retry_seconds=RETRY_SECONDS)
             except Exception as exc:  # noqa: BLE001 - the stream is followed anew
                 self._isolation.failed(f"stream {stream.name}", exc)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self, deliveries: AsyncIterator[Delivery], caught_up: asyncio.Event | None) -> None:
+        if caught_up is not None and not caught_up.is_set():
+            await self._read_to_the_end(deliveries, caught_up)
+        async for delivery in deliveries:
+            await self._take(delivery)
+
+    def _begin_again(self, stream: StreamSpec, caught_up: asyncio.Event | None) -> None:
+        """The stream has lost messages: what was read is forgotten, and once the rest is read the leader publishes what lacks."""
+        log.error("what the stream has lost is published again", stream=stream.name)
+        if caught_up is not None:
+            caught_up.clear()
+            self._picture.log_lost()
 
     async def _read_to_the_end(self, deliveries: AsyncIterator[Delivery], caught_up: asyncio.Event) -> None:
         """Take what is there already. The end is where nothing waits behind a message, or where nothing comes for a while."""
@@ -127,7 +140,7 @@ class Feeds:
             log.warning("message not read", subject=message.subject, error=str(exc))
             await delivery.term(str(exc))
             return
-        self._apply(event, message.headers.get(MESSAGE_ID, ""))
+        self._apply(event, envelope.event_id(message))
         self._heard(message.subject, delivery.sequence)
         await delivery.ack()
 

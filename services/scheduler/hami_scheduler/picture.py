@@ -31,9 +31,10 @@ from hami_protocol.events import (
 )
 from hami_protocol.kubernetes import Node, Pod, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.provenance import Provenance
 from hami_runtime.clock import Clock
 from hami_runtime.telemetry import OFF, Telemetry
-from hami_scheduler import allocations
+from hami_scheduler import allocations, resizing
 from hami_scheduler.allocations import GrantLog, Missing
 from hami_scheduler.inventory import Fence, Inventory, InventoryChange
 from hami_scheduler.locks import Locks
@@ -95,6 +96,9 @@ class Picture:
         self._leading = leading
         self._metrics = metrics
         self._releases = Releases()
+        self._provenance = Provenance()
+        self.log_losses = 0
+        """How often the log has lost messages; after each the leader compares it with the cluster anew."""
         self._log_is_ours = False
         """This replica leads and has said what the log lacked: what comes there from now on and is not known is somebody else's late word."""
         self._told_fences: set[Fence] = set()
@@ -216,6 +220,9 @@ class Picture:
 
     def allocation_event(self, event: AllocationEvent, event_id: str) -> None:
         """Take one event of the log of grants."""
+        if not self._provenance.counts(event):
+            log.warning("outcome of another node's agent", pod=str(event.pod), node=event.node, type=type(event).__name__)
+            return
         self.grants.observe(event, event_id)
         self.resize_event(event)
         if isinstance(event, PodAllocating | ShareResizeApplied):
@@ -238,6 +245,18 @@ class Picture:
                 self._releases.expect(missing, due=self._clock.monotonic() + RELEASE_GRACE_SECONDS)
             case AllocationSucceeded() | AllocationFailed():
                 self._unlock(event.node, event.pod)
+
+    def log_lost(self) -> None:
+        """The log has lost messages, and is read anew: what was in it counts no more, what the cluster's own record says does."""
+        self.grants.forget_all()
+        self._log_is_ours = False
+        self.log_losses += 1
+
+    def publish_again(self) -> None:
+        """After a loss: what no record of the cluster has, resizes under way and verdicts."""
+        for resize in self.resizes.unanswered():
+            self._publish(resize, resizing.event_id(resize))
+        self.verdicts.publish_again()
 
     def resize_event(self, event: AllocationEvent) -> None:
         """Charge what a pod holds now, where ``event`` is about a resize of it."""

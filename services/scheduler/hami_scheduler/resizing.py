@@ -174,12 +174,24 @@ def shortfall(devices: Iterable[DeviceState], before: Iterable[Charge], after: I
 # What is under way
 
 
+def event_id(resize: ShareResized) -> str:
+    """The id of a wish that was granted."""
+    return f"{resize.pod.uid}/resized/{resize.generation}"
+
+
 class _Resize(Struct, kw_only=True):
-    generation: int
-    wanted: Assignments
+    event: ShareResized
     pending: bool = True
     applied: Assignments | None = None
     """What the last resize that was carried out has made of the pod's shares."""
+
+    @property
+    def generation(self) -> int:
+        return self.event.generation
+
+    @property
+    def wanted(self) -> Assignments:
+        return self.event.assignments
 
 
 class Resizes:
@@ -199,7 +211,7 @@ class Resizes:
                 if known is not None and event.generation <= known.generation:
                     return False
                 applied = known.applied if known is not None else None
-                self._resizes[uid] = _Resize(generation=event.generation, wanted=event.assignments, applied=applied)
+                self._resizes[uid] = _Resize(event=event, applied=applied)
                 return True
             case ShareResizeApplied() | ShareResizeRefused():
                 if known is None or event.generation != known.generation or not known.pending:
@@ -227,6 +239,10 @@ class Resizes:
         """Whether an agent has still to answer."""
         known = self._resizes.get(uid)
         return known is not None and known.pending
+
+    def unanswered(self) -> list[ShareResized]:
+        """What no agent has answered, for whoever begins to lead, or to whom the log is lost: an agent that has answered answers again."""
+        return [known.event for known in self._resizes.values() if known.pending]
 
     def generation_after(self, uid: str, at_least: int) -> int:
         """A generation that is higher than all that the pod has had."""
@@ -273,7 +289,7 @@ class Resizing:
         waiting = self._waiting[event.pod.uid, event.generation] = asyncio.get_running_loop().create_future()
         try:
             self._take(event)  # charged before anybody hears of it
-            self._publish(event, f"{event.pod.uid}/resized/{event.generation}")
+            self._publish(event, event_id(event))
             done, _ = await asyncio.wait((waiting,), timeout=ANSWER_SECONDS)
         finally:
             del self._waiting[event.pod.uid, event.generation]

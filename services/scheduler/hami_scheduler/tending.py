@@ -51,6 +51,8 @@ class Tending:
         self._isolation = Isolation("tending", clock, telemetry)
         self._told = 0
         """In which time of leading the log was compared with the cluster."""
+        self._losses = 0
+        """How often the log had lost messages then."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do what time and improvements bring, until ``stop``."""
@@ -73,6 +75,9 @@ class Tending:
     def _begin_to_lead(self) -> None:
         """Say what the log lacks, once per time of leading, when both the log and the cluster have been read."""
         term = self._leading()
+        lost = self._losses != self._picture.log_losses
+        if lost and self._caught_up.is_set():
+            self._told = 0
         if self._told not in (0, term):  # it may lead again already: what it had not said yet was withdrawn in between
             self._picture.follow()
             self._told = 0
@@ -80,6 +85,9 @@ class Tending:
             self._told = term
             missing = self._picture.lead(self._pods.objects.values())
             log.info("leading", missing_events=len(missing))
+            if lost:
+                self._picture.publish_again()
+            self._losses = self._picture.log_losses
 
     async def _wake(self, pod: PodRef) -> None:
         now = self._clock.utc().strftime("%Y-%m-%dT%H:%M:%SZ")

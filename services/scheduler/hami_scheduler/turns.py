@@ -15,7 +15,7 @@ import structlog
 
 from hami_protocol import subjects
 from hami_protocol.devices import PodRef
-from hami_protocol.envelope import MESSAGE_ID, Message, open_message
+from hami_protocol.envelope import Message, event_id, open_message
 from hami_protocol.errors import EventError
 from hami_protocol.events import AssignmentLapsed, Event, GrantEvent, PodAllocating, PodAssigned, PodReleased, ShareResized
 from hami_scheduler.allocations import Missing
@@ -100,7 +100,7 @@ class Turns:
         still = [each for each in said if self._is_still_said(each[0], theirs, leading=leading)]
         if last is None or theirs is None:
             return still
-        self._picture.grants.observe(theirs, last.headers.get(MESSAGE_ID, ""))  # the feed will bring it, but not before we speak
+        self._picture.grants.observe(theirs, event_id(last))  # the feed will bring it, but not before we speak
         known = {event_id for _, event_id in still}
         lacking = [(each.event, each.event_id) for each in self._missing(theirs.pod) if each.event_id not in known]
         if any(_is_of(event, theirs.pod) for event, _ in still):

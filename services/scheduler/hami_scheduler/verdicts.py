@@ -169,6 +169,12 @@ class Verdicts:
         self.say_all()
         return (each.verdict for each in reversed(self._verdicts.values()) if isinstance(each.verdict, PodRefused))
 
+    def publish_again(self) -> None:
+        """Publish the last verdict on each pod once more: the bus may have lost it."""
+        for uid, kept in self._verdicts.items():
+            self._count += 1
+            self._publish(kept.verdict, f"{uid}/verdict/{kept.time}/{self._count}")
+
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._say_of(uid)

@@ -50,6 +50,13 @@ class BusContract:
         async with bus.consume(LOG, subjects=["log.>"]) as deliveries:
             assert await taken(deliveries, 2) == ["one", "two"]
 
+    async def test_an_id_that_another_message_has_hides_no_message(self, bus: Bus) -> None:
+        theirs = await bus.publish(a_message("log.b", "theirs", message_id="guessed"))
+        ours = await bus.publish(a_message("log.a", "ours", message_id="guessed"))
+        assert theirs < ours
+        async with bus.consume(LOG, subjects=["log.a"]) as deliveries:
+            assert await taken(deliveries, 1) == ["ours"]
+
     async def test_a_message_may_be_kept_only_behind_the_one_that_is_expected_last_on_its_subject(self, bus: Bus) -> None:
         first = await bus.publish(a_message("log.a", "one"), expected_last=0)
         await bus.publish(a_message("log.b", "elsewhere"))

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from hami_protocol import subjects
 from hami_protocol.envelope import MESSAGE_ID, Message
+from hami_registry import reports
 from hami_registry.outcomes import DURABLE
 from hami_runtime.bus import BusError, MessageRefused, NoReply, api, jetstream, permissions, reading
 from hami_runtime.bus.filters import matches
@@ -32,7 +34,7 @@ async def bus(tmp_path: Path) -> AsyncIterator[ProductionBus]:
 
 
 def a_message(subject: str) -> Message:
-    return Message(subject=subject, data=b"{}", headers={MESSAGE_ID: subject})
+    return Message(subject=subject, data=b"{}", headers={MESSAGE_ID: secrets.token_hex(8)})
 
 
 async def first(bus: JetStreamBus, stream: subjects.StreamSpec, subject: str, *, durable: str | None = None) -> str:
@@ -43,27 +45,38 @@ async def first(bus: JetStreamBus, stream: subjects.StreamSpec, subject: str, *,
         return delivery.message.subject
 
 
+async def first_live(agent: JetStreamBus, subject: str, publish: Callable[[], Awaitable[object]]) -> str:
+    """The subject of the first message that is kept from now on."""
+    async with asyncio.timeout(20), agent.live(subjects.ALLOCATIONS, subject) as messages:
+        while True:
+            message = await anext(messages)
+            if message is not None:
+                return message.subject
+            await publish()
+
+
 async def test_each_service_does_all_that_it_does(bus: ProductionBus) -> None:
     async with (
         bus.connect("hami-scheduler") as scheduler,
         bus.connect("hami-registry") as registry,
-        bus.connect("hami-node-agent") as agent,
+        bus.connect("hami-node-agent", looks_up_directly=True) as agent,
         bus.connect("hami-reader") as reader,
     ):
         await scheduler.ensure_streams(subjects.STREAMS)
-        await registry.ensure_streams((subjects.DEVICES, subjects.ALLOCATIONS))
+        await registry.ensure_streams((subjects.DEVICES, subjects.ALLOCATIONS, subjects.REPORTS))
         for who, said in (
             (agent, (DEVICES, OUTCOME, subjects.usage("node-1"))),
             (scheduler, (GRANT, subjects.verdict("default", "p"))),
-            (registry, (subjects.liveness("node-1", "nvidia"), subjects.devices("node-1", "mlu"))),
+            (registry, (subjects.liveness("node-1", "nvidia"), subjects.devices("node-1", "mlu"), OUTCOME)),
         ):
             for subject in said:
                 assert await who.publish(a_message(subject)) > 0
         assert await first(scheduler, subjects.DEVICES, subjects.ALL_DEVICES) == DEVICES
-        assert await first(scheduler, subjects.ALLOCATIONS, subjects.ALL_ALLOCATIONS) == OUTCOME
+        assert await first(scheduler, subjects.ALLOCATIONS, subjects.ALL_ALLOCATIONS) == GRANT
         assert await first(registry, subjects.DEVICES, subjects.ALL_LIVENESS) == subjects.liveness("node-1", "nvidia")
         assert await first(registry, subjects.ALLOCATIONS, subjects.ALL_OUTCOMES, durable=DURABLE) == OUTCOME
-        assert await first(agent, subjects.ALLOCATIONS, subjects.node_grants("node-1")) == GRANT
+        assert await first(registry, subjects.REPORTS, subjects.ALL_REPORTS, durable=reports.DURABLE) == "hami.v1.reports.node-1"
+        assert await first_live(agent, subjects.node_grants("node-1"), lambda: scheduler.publish(a_message(GRANT))) == GRANT
         assert (await agent.last(subjects.ALLOCATIONS, GRANT)) is not None
         assert (await agent.last(subjects.DEVICES, DEVICES)) is not None
         for stream in subjects.STREAMS:
@@ -113,7 +126,6 @@ async def test_questions_are_answered_by_whom_they_are_for(bus: ProductionBus) -
         ("hami-scheduler", OUTCOME),
         ("hami-scheduler", DEVICES),
         ("hami-registry", GRANT),
-        ("hami-registry", OUTCOME),
         ("hami-reader", GRANT),
         ("hami-reader", DEVICES),
     ],
@@ -191,7 +203,8 @@ async def test_who_is_not_let_in_can_stop_at_any_moment(bus: ProductionBus) -> N
 
 
 def test_an_agents_own_permissions_are_of_its_own_node() -> None:
-    may = permissions.node_agent("node-1.example", durable=DURABLE).publish
+    may = permissions.node_agent("node-1.example", device_types=("nvidia",)).publish
+    assert not any(matches(pattern, subjects.devices("node-1.example", "invented")) for pattern in may)
     assert any(matches(pattern, subjects.devices("node-1.example", "nvidia")) for pattern in may)
     assert any(matches(pattern, subjects.outcome("node-1.example", "default", "p")) for pattern in may)
     for subject in (subjects.devices("node-2", "nvidia"), subjects.outcome("node-2", "default", "p"), subjects.usage("node-2")):
@@ -201,7 +214,7 @@ def test_an_agents_own_permissions_are_of_its_own_node() -> None:
 def test_every_subject_has_one_service_that_may_publish_on_it() -> None:
     said = {
         GRANT: {"hami-scheduler"},
-        OUTCOME: {"hami-node-agent"},
+        OUTCOME: {"hami-node-agent", "hami-registry"},  # which has checked it, where agents have an account of their own
         DEVICES: {"hami-node-agent", "hami-registry"},
         subjects.liveness("n", "nvidia"): {"hami-registry"},
         subjects.verdict("default", "p"): {"hami-scheduler"},

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 import yaml
 
 from hami_protocol import subjects
+from hami_registry import reports
 from hami_registry.outcomes import DURABLE
 from hami_rig.apiserver.server import ApiServer
 from hami_rig.apiserver.settings import ApiServerSettings
@@ -22,7 +24,7 @@ from hami_runtime.bus.jetstream import JetStreamBus, connect
 from hami_runtime.bus.signing_secret import new_secret
 from hami_runtime.kube import accounts
 from tests.contract.manifests.production import ProductionBus, production_bus
-from tests.contract.manifests.test_nats_accounts import a_message, first
+from tests.contract.manifests.test_nats_accounts import a_message, first, first_live
 
 pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
 AGENT = accounts.user(accounts.AGENT, accounts.AGENT_NAMESPACE)
@@ -100,6 +102,7 @@ class World:
             tls=self.bus.tls("hami-node-agent"),
             credentials=Credentials(token_file=str(file)),
             inbox=subjects.inbox(node),
+            looks_up_directly=True,
         )
 
     async def logged(self, text: str) -> str:
@@ -163,6 +166,7 @@ async def test_two_agents_do_all_that_they_do_and_neither_speaks_for_the_other(w
         world.agent("node-2") as two,
     ):
         await scheduler.ensure_streams(subjects.STREAMS)
+        await registry.ensure_streams((subjects.REPORTS,))
         for agent, own, other in ((one, "node-1.example", "node-2"), (two, "node-2", "node-1.example")):
             await connected(agent)
             for subject in spoken_for(own):
@@ -171,10 +175,11 @@ async def test_two_agents_do_all_that_they_do_and_neither_speaks_for_the_other(w
                 with pytest.raises(MessageRefused):
                     await agent.publish(a_message(subject))
             grant = subjects.grant(own, "default", "p")
-            await scheduler.publish(a_message(grant))
-            assert await first(agent, subjects.ALLOCATIONS, subjects.node_grants(own)) == grant
+            assert await first_live(agent, subjects.node_grants(own), partial(scheduler.publish, a_message(grant))) == grant
             assert (await agent.last(subjects.ALLOCATIONS, grant)) is not None
-        assert await first(registry, subjects.ALLOCATIONS, subjects.ALL_OUTCOMES, durable=DURABLE)
+            with pytest.raises(MessageRefused):
+                await agent.last(subjects.ALLOCATIONS, subjects.grant(other, "default", "p"))
+        assert await first(registry, subjects.REPORTS, subjects.ALL_REPORTS, durable=reports.DURABLE)
         session, stream = await two.session(), subjects.ALLOCATIONS.name
         for what in (f"STREAM.DELETE.{stream}", f"STREAM.PURGE.{stream}", f"CONSUMER.DELETE.{stream}.{DURABLE}"):
             with pytest.raises(api.BusError, match="may not publish"):

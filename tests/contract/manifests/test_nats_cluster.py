@@ -81,7 +81,7 @@ async def test_who_starts_before_the_cluster_is_whole_gets_his_streams_on_all_se
         await made(scheduler)
         for spec in subjects.STREAMS:
             assert (await stream(scheduler, spec)).config["num_replicas"] == 3
-        async with servers[1].connect("hami-node-agent") as agent, servers[2].connect("hami-registry") as registry:
+        async with servers[1].connect("hami-node-agent", looks_up_directly=True) as agent, servers[2].connect("hami-registry") as registry:
             assert await agent.publish(a_message(DEVICES)) == 1
             await servers[0].server.kill()
             for _ in range(600):

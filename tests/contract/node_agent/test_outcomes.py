@@ -43,7 +43,7 @@ def tell(story: Story, *, grants_expected: bool = True, pods: Collection[str] = 
         return [message.headers["ce-type"].rpartition(".")[2] for message in bus.kept(subjects.ALLOCATIONS)]
 
     bus = MemoryBus()
-    view = GrantsView(bus, VirtualClock(), node="n1")
+    view = GrantsView(bus, VirtualClock(), node="n1", pods=lambda: [POD], pods_known=lambda: asyncio.sleep(0))
     return virtual.run(run())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -14,20 +14,23 @@ import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hami_cli import ask
 from hami_cli.exits import CommandError
 from hami_cli.sources import BusSource, RegistrySource, Source
 from hami_protocol import cloud_events, envelope, subjects
+from hami_protocol.envelope import Message
 from hami_protocol.events import Event, PodRefused
 from hami_registry import bus_reads, server_sent
 from hami_runtime.bus.filters import matches
+from hami_runtime.bus.memory import MemoryBus
 from hami_runtime.clock import SystemClock
 from hami_runtime.http import serve_app
-from hami_runtime.kube.access import AccessReviewer
+from hami_runtime.kube.access import AccessReviewer, ResourceAccess
 from hami_runtime.kube.cluster import ACCESS_REVIEWS
 from hami_runtime.kube.memory import MemoryCluster
-from hami_runtime.kube.readers import Readers
+from hami_runtime.kube.readers import USER, Readers
 from tests.contract.scheduler.world import World
 from tests.web.scene import CARDS, Scene, scene
 
@@ -77,11 +80,16 @@ async def test_the_registry_says_what_the_bus_says() -> None:
             assert [node.name for node in (await source.inventory()).nodes] == ["n1"]
             assert await source.streams() == {stream.name: True for stream in subjects.STREAMS}
         assert await registry.devices() == await bus.devices() != []
-        assert await registry.verdicts("default", "big") == await bus.verdicts("default", "big")
+        assert await registry.verdicts("default", "big") == events_of(await bus.verdicts("default", "big"))
         (refused,) = map(envelope.open_message, await registry.verdicts("default", "big"))
         assert isinstance(refused, PodRefused)
         assert {m.subject for m in await registry.verdicts("default")} == {m.subject for m in await bus.verdicts()} != set()
         assert await registry.usage() == await bus.usage() == await registry.verdicts("default", "never-was") == []
+
+
+def events_of(messages: Sequence[Message]) -> list[Message]:
+    """``messages`` without what is the stream's alone."""
+    return [replace(each, headers={key: value for key, value in each.headers.items() if key != envelope.MESSAGE_ID}) for each in messages]
 
 
 async def settled(source: Source, count: int) -> None:
@@ -260,6 +268,28 @@ async def test_without_a_bus_it_says_so_and_readers_are_bounded(monkeypatch: pyt
             status, text = await asked(path)
             assert (status, "bus" in text) == (503, True)
         shown.world.bus.up()
+
+
+async def test_one_user_cannot_keep_all_others_from_reading() -> None:
+    tokens = {"of-one": "one", "of-another": "other"}
+
+    async def authorize(request: web.Request, _access: ResourceAccess) -> None:
+        request[USER] = tokens[request.headers["Authorization"]]
+
+    bus = MemoryBus()
+    await bus.ensure_streams(subjects.STREAMS)
+    app = web.Application()
+    app.add_routes(bus_reads.routes(bus, authorize))
+    async with serve_app(app, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session, AsyncExitStack() as stack:
+
+        async def follow(token: str) -> int:
+            url = f"http://127.0.0.1:{port}/v1/events?follow=true"
+            answer = await stack.enter_async_context(session.get(url, headers={"Authorization": token}))
+            return answer.status
+
+        statuses = [await follow("of-one") for _ in range(bus_reads.MOST_OF_ONE + 5)]
+        assert statuses == [200] * bus_reads.MOST_OF_ONE + [429] * 5
+        assert await follow("of-another") == 200
 
 
 def test_each_message_of_the_log_has_its_place() -> None:

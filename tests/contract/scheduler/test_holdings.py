@@ -7,9 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from hami_protocol import envelope, subjects
 from hami_protocol import holdings as protocol
+from hami_protocol import subjects
 from hami_protocol.holdings import Holdings, HoldingsQuestion
+from hami_runtime.bus.memory import MAX_MESSAGE_BYTES
 from hami_scheduler import holding, questions
 from hami_scheduler.service import Scheduler
 from tests.builders import a_device
@@ -79,7 +80,7 @@ def test_pages_are_of_whole_nodes_and_have_everything_once(monkeypatch: pytest.M
 
 
 def test_those_that_wait_fit_into_one_message_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 2 * protocol.PAGE_BYTES < envelope.MAX_EVENT_BYTES
+    assert 2 * protocol.PAGE_BYTES < MAX_MESSAGE_BYTES  # an answer, which no stream keeps
     monkeypatch.setattr(holding, "PAGE_BYTES", 700)
 
     @story

@@ -7,7 +7,7 @@ import pytest
 from hami_devices.catalog import Catalog
 from hami_protocol import envelope, keys, subjects
 from hami_protocol.devices import AllocationMode
-from hami_protocol.envelope import MESSAGE_ID, Message
+from hami_protocol.envelope import EVENT_ID, Message
 from hami_protocol.events import AllocationSucceeded, DevicesReported, LivenessChanged, PodReleased
 from hami_runtime.bus import BusUnavailable
 from hami_runtime.bus.memory import MemoryBus
@@ -111,7 +111,7 @@ async def test_grants_lost_with_the_process_are_said_after_the_restart(world: Wo
     async with world.scheduler():
         await asyncio.sleep(5.0)
     assert world.said() == [(kind, pod.metadata.name) for pod in pods for kind in ("PodAssigned", "PodAllocating")]
-    ids = [message.headers[MESSAGE_ID].split("/")[1] for message in world.bus.kept(subjects.ALLOCATIONS)]
+    ids = [message.headers[EVENT_ID].split("/")[1] for message in world.bus.kept(subjects.ALLOCATIONS)]
     assert ids == ["assigned", "allocating"] * 3
     async with world.scheduler():
         await asyncio.sleep(5.0)

@@ -13,6 +13,7 @@ from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError, ProtocolError
 from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import SimulationQuestion
+from hami_registry import reports
 from hami_registry.callout import claims
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey
 from hami_runtime.kube import wire as kube
@@ -82,6 +83,17 @@ def _subject(data: bytes) -> Any:
     return open_message(Message(subject=data.decode("utf-8", "replace"), data=_EVENTS[len(data) % len(_EVENTS)]))
 
 
+def _report(data: bytes) -> Message:
+    """What a node's agent has published, as it goes into the log: on an outcome subject of that node."""
+    report = Message(subject="hami.v1.reports.gpu-node_example", data=data)
+    node, event = reports.read(report)
+    passed = reports.checked(report, event)
+    assert node == "gpu-node.example"
+    assert passed.subject.startswith("hami.v1.allocations.gpu-node_example.")
+    assert passed.subject.endswith(".outcome")
+    return passed
+
+
 def _messages() -> tuple[tuple[str, bytes], ...]:
     """The recorded events: subject and body."""
     kept = [msgspec.json.decode(content) for content in _recorded("tests/contract/wire")]
@@ -147,7 +159,14 @@ TARGETS = (
         seeds=(b"[]", b"[" + b",".join(_LINES[:3]) + b"]"),
         covers=("hami_protocol.cloud_events.decode_batch",),
     ),
-    Target(name="event on the bus", call=_event, refuses=(EventError,), seeds=_EVENTS, covers=("hami_protocol.envelope.open_message",)),
+    Target(
+        name="event on the bus",
+        call=_event,
+        refuses=(EventError,),
+        seeds=_EVENTS,
+        covers=("hami_protocol.envelope.open_message", "hami_protocol.envelope.decode"),
+    ),
+    Target(name="an agent's report", call=_report, refuses=(EventError,), seeds=_EVENTS, covers=("hami_registry.reports.read",)),
     Target(
         name="subject on the bus",
         call=_subject,

@@ -22,6 +22,7 @@ SERVER = SigningKey.new(Kind.SERVER)
 ACCOUNT = SigningKey.new(Kind.ACCOUNT)
 CLIENT = SigningKey.new(Kind.USER).public
 TOKEN = "a.secret.token"
+TYPES = ("nvidia", "mlu")
 NODES = st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?(\.[a-z0-9]{1,8})?", re.ASCII), fullmatch=True)
 
 
@@ -44,7 +45,7 @@ def said(judgement: Issued | Refused, **changes: Any) -> dict[str, Any]:
 
 
 def user(node: str) -> dict[str, Any]:
-    judged = claims.judge(User(name=AGENT), node, agent=AGENT)
+    judged = claims.judge(User(name=AGENT), node, agent=AGENT, device_types=TYPES)
     assert isinstance(judged, Issued)
     found: dict[str, Any] = json.loads(read_jwt(said(judged)["nats"]["jwt"].encode(), Kind.ACCOUNT))
     return found
@@ -103,7 +104,7 @@ def test_what_may_be_a_token_is_asked_about() -> None:
     ],
 )
 def test_nobody_but_an_agent_gets_a_user(shown: User | None, node: str, reason: str) -> None:
-    refused = claims.judge(shown, node, agent=AGENT)
+    refused = claims.judge(shown, node, agent=AGENT, device_types=TYPES)
     assert isinstance(refused, Refused)
     assert reason in refused.reason
     answer = said(refused)["nats"]
@@ -132,12 +133,17 @@ def test_a_user_speaks_and_hears_for_its_own_node_alone(node: str, other: str) -
     for name in {node, other}:
         own = name == node
         assert may("pub", subjects.devices(name, "nvidia")) is own
+        assert not may("pub", subjects.devices(name, "invented"))
         assert may("pub", subjects.outcome(name, "default", "p")) is own
+        assert may("sub", f"hami.v1.granted.{subjects.token(name)}.default.p") is own
         assert may("pub", subjects.usage(name)) is own
         assert may("sub", f"{subjects.inbox(name)}.answer.1") is own
         assert not may("pub", subjects.grant(name, "default", "p"))
         assert not may("pub", subjects.liveness(name, "nvidia"))
     assert not may("sub", "_INBOX.answer.1")
+    assert not any("CONSUMER" in each or "STREAM" in each for each in rights["pub"]["allow"])
+    assert 0 < rights["payload"] <= subjects.MAX_MESSAGE_BYTES
+    assert 0 < rights["subs"] < 100
 
 
 def test_a_new_secret_has_the_two_halves_of_one_account_key() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_protocol.devices import PodRef
-from hami_protocol.envelope import MESSAGE_ID, TRACE_PARENT, Message, open_message
+from hami_protocol.envelope import EVENT_ID, MESSAGE_ID, TRACE_PARENT, Message, open_message
 from hami_protocol.events import Event, PodAllocating, PodPlaced, PodReleased
 from hami_protocol.subjects import ALLOCATIONS, VERDICTS
 from hami_runtime import virtual
@@ -36,7 +36,7 @@ async def a_bus() -> MemoryBus:
 
 
 def kept(bus: MemoryBus) -> list[str]:
-    return [message.headers[MESSAGE_ID] for message in bus.kept(ALLOCATIONS)]
+    return [message.headers[EVENT_ID] for message in bus.kept(ALLOCATIONS)]
 
 
 class LossyBus(MemoryBus):
@@ -163,7 +163,7 @@ def test_beyond_its_capacity_the_oldest_goes_and_is_counted() -> None:
 def test_an_event_that_the_bus_never_takes_does_not_hold_up_the_others() -> None:
     class StrictBus(MemoryBus):
         async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
-            if message.headers[MESSAGE_ID] == "e1":
+            if message.headers[EVENT_ID] == "e1":
                 raise MessageRefused("we may not publish there")
             return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
 
@@ -179,6 +179,20 @@ def test_an_event_that_the_bus_never_takes_does_not_hold_up_the_others() -> None
         assert 'hami_outbox_dropped_total{reason="refused"} 1.0' in telemetry.prometheus_text().decode()
 
     run(main())
+
+
+def test_the_id_that_a_stream_de_duplicates_by_cannot_be_told_from_the_event_and_outlives_a_process_with_its_key() -> None:
+    async def ids(key: bytes) -> list[str]:
+        bus, stop = await a_bus(), asyncio.Event()
+        outbox = Outbox(bus, VirtualClock(), source="s", key=key)
+        for number in range(2):
+            outbox.put(an_event(number), f"e{number}")
+        stop.set()
+        await outbox.run(stop)
+        return [message.headers[MESSAGE_ID] for message in bus.kept(ALLOCATIONS)]
+
+    assert len({*run(ids(b"")), *run(ids(b"")), *run(ids(b"one")), *run(ids(b"two"))}) == 8
+    assert run(ids(b"one")) == run(ids(b"one"))
 
 
 def test_an_event_carries_the_trace_in_which_it_was_said() -> None:
@@ -233,7 +247,7 @@ class SlowBus(MemoryBus):
         self.fails = 0
 
     async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
-        event_id = message.headers[MESSAGE_ID]
+        event_id = message.headers[EVENT_ID]
         self.in_hand.append(event_id)
         self.at_once.append(tuple(self.in_hand))
         try:

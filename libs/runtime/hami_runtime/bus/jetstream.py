@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
@@ -38,6 +39,9 @@ _PREPARE_SECONDS = 1.0
 _CANCELLED_AGAIN_SECONDS = 0.2
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 
+_LIVE_WAITING = 4096
+"""Messages in hand that a live reader has not taken; further ones are missed."""
+
 _OUTCOMES: dict[type[BusError], str] = {MessageRefused: "refused", Overtaken: "overtaken"}
 
 Handler = Callable[[bytes], Awaitable[bytes]]
@@ -57,6 +61,7 @@ class JetStreamBus:
         storage: str,
         replicas: int,
         inbox: str,
+        looks_up_directly: bool,
         telemetry: Telemetry,
     ) -> None:
         self._servers = list(servers)
@@ -66,6 +71,7 @@ class JetStreamBus:
         self._storage = storage
         self._replicas = replicas
         self._inbox = inbox
+        self._looks_up_directly = looks_up_directly
         self._session: Session | None = None
         self._session_since = 0.0
         self._opened = asyncio.Event()
@@ -75,6 +81,12 @@ class JetStreamBus:
         """How to end the subscription of each handler."""
         self._attempts = telemetry.counter("hami_bus_connection_attempts", "attempts to connect to NATS, by outcome")
         self._publishes = telemetry.counter("hami_bus_publishes", "messages published, by outcome")
+        self._collisions = telemetry.counter(
+            "hami_bus_message_id_collisions", "messages whose de-duplication id another message had, by stream; they were published again"
+        )
+        self._losses = telemetry.counter(
+            "hami_bus_stream_losses", "times that a stream came back without messages that a reader had read, by stream"
+        )
         telemetry.gauge("hami_bus_connected", "1 while there is a connection to NATS", lambda: int(self.connected))
 
     @property
@@ -106,6 +118,10 @@ class JetStreamBus:
                 sequence = await self._publish(self._open_session(), message, timeout_seconds)
             except api.WrongLast as exc:
                 sequence = await self._kept_before(message, expected_last, exc)
+        except BusUnavailable:
+            self._publishes.add(1, {"outcome": "unavailable"})
+            await self._publish_live(message)
+            raise
         except BusError as exc:
             self._publishes.add(1, {"outcome": _OUTCOMES.get(type(exc), "unavailable")})
             raise
@@ -121,9 +137,12 @@ class JetStreamBus:
         durable: str | None = None,
         start: StartAt | int = StartAt.ALL,
         ack_wait_seconds: float = 30.0,
+        on_loss: Callable[[], None] | None = None,
     ) -> AsyncIterator[AsyncIterator[Delivery]]:
         """Deliver from a stream; see the port."""
-        source = Source(stream=stream, subjects=tuple(subjects), durable=durable, start=start, ack_wait_seconds=ack_wait_seconds)
+        source = Source(
+            stream=stream, subjects=tuple(subjects), durable=durable, start=start, ack_wait_seconds=ack_wait_seconds, on_loss=on_loss
+        )
         reader = Reader(self, source, name=self._name)
         reading = asyncio.create_task(reader.run(), name=f"read {stream.name}")
         try:
@@ -136,6 +155,43 @@ class JetStreamBus:
                 await reading
             await reader.finish()
 
+    @asynccontextmanager
+    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[Message | None]]:
+        """Deliver what is kept from now on; see the port."""
+        mapping = stream.live
+        if mapping is None:
+            raise BusError(f"{stream.name} does not publish what it keeps")
+        ready: asyncio.Queue[Message | None] = asyncio.Queue(_LIVE_WAITING + 1)
+
+        async def take(msg: Msg) -> None:
+            if ready.qsize() < _LIVE_WAITING:
+                headers = {key: value for key, value in (msg.headers or {}).items() if key not in api.STORED_HEADERS}
+                ready.put_nowait(Message(subject=mapping.reversed(msg.subject), data=msg.data, headers=headers))
+            elif not ready.full():
+                ready.put_nowait(None)
+
+        async def follow() -> None:
+            while True:
+                session = await self.session()
+                with suppress(BusUnavailable):
+                    await session.subscribe(mapping(subject), take)
+                    await session.flush()
+                    await ready.put(None)
+                    await session.closed.wait()
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+
+        async def each() -> AsyncIterator[Message | None]:
+            while True:
+                yield await ready.get()
+
+        following = asyncio.create_task(follow(), name=f"live {stream.name}")
+        try:
+            yield each()
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
     async def forget(self, stream: StreamSpec, durable: str) -> None:
         """Remove a durable consumer, if there is one."""
         with suppress(api.NotThere):
@@ -143,6 +199,13 @@ class JetStreamBus:
 
     async def last(self, stream: StreamSpec, subject: str) -> Message | None:
         """The newest message kept on a subject."""
+        if self._looks_up_directly:
+            with suppress(NobodyListens, MessageRefused):  # a stream, or permissions, that an earlier version made
+                wanted = f"{api.PREFIX}DIRECT.GET.{stream.name}.{subject}"
+                try:
+                    return api.direct_message(await self._open_session().ask(wanted, b"", timeout_seconds=api.TIMEOUT_SECONDS))
+                except TimeoutError as exc:
+                    raise BusUnavailable(f"{wanted}: no answer within {api.TIMEOUT_SECONDS:g} s") from exc
         try:
             answer = await api.call(self._open_session(), f"STREAM.MSG.GET.{stream.name}", {"last_by_subj": subject})
         except api.NotThere:
@@ -197,11 +260,15 @@ class JetStreamBus:
             await asyncio.sleep(0)
         return self._session
 
-    async def tell(self, subject: str, data: bytes) -> None:
+    def lost(self, stream: str) -> None:
+        """Count that a stream has lost messages."""
+        self._losses.add(1, {"stream": stream})
+
+    async def tell(self, subject: str, data: bytes, *, headers: Mapping[str, str] | None = None) -> None:
         """Send, if there is a connection."""
         if self._session is not None:
             with suppress(BusError):
-                await self._session.send(subject, data)
+                await self._session.send(subject, data, headers=headers)
 
     # How
 
@@ -290,7 +357,7 @@ class JetStreamBus:
         for again in (True, False):
             try:
                 answer = await session.ask(message.subject, message.data, headers=message.headers, timeout_seconds=timeout_seconds)
-                return api.published(message.subject, answer)
+                kept = api.published(message.subject, answer)
             except NobodyListens as exc:
                 if not any(matches(pattern, message.subject) for spec in self._known() for pattern in spec.subjects):
                     raise MessageRefused(f"{message.subject}: no stream keeps it") from exc
@@ -300,7 +367,36 @@ class JetStreamBus:
                 raise BusUnavailable(f"{message.subject}: not acknowledged within {timeout_seconds:g} s") from exc
             except DecodeError as exc:
                 raise BusUnavailable(f"{message.subject}: the acknowledgement cannot be read: {exc}") from exc
+            else:
+                if not kept.duplicate or await self._is_kept(session, message, kept):
+                    return kept.seq
+                message = self._with_another_id(message, kept)
         raise BusUnavailable(f"{message.subject}: no stream keeps it now")
+
+    async def _publish_live(self, message: Message) -> None:
+        """Send what no stream takes now to who follows live: a full log, or one without a leader, delays no pod. It is published again later."""
+        for spec in self._known():
+            if spec.live and matches(spec.live.source, message.subject):
+                headers = {key: value for key, value in message.headers.items() if key not in (MESSAGE_ID, _EXPECTED_LAST)}
+                await self.tell(spec.live(message.subject), message.data, headers=headers)
+                return
+
+    async def _is_kept(self, session: Session, message: Message, kept: api.PublishAnswer) -> bool:
+        """Whether the stream has ``message`` itself, where it answers that it has its id. Of one that cannot be looked up nothing is known."""
+        try:
+            answer = await api.call(session, f"STREAM.MSG.GET.{kept.stream}", {"seq": kept.seq})
+        except (api.NotThere, MessageRefused):
+            return False
+        found = api.kept_message(answer)
+        if found.subject == message.subject:  # which has one publisher
+            return True
+        log.error("another message has the id of ours", subject=message.subject, other=found.subject, stream=kept.stream, sequence=kept.seq)
+        self._collisions.add(1, {"stream": kept.stream})
+        return False
+
+    def _with_another_id(self, message: Message, kept: api.PublishAnswer) -> Message:
+        log.info("published anew under another id", subject=message.subject, stream=kept.stream, sequence=kept.seq)
+        return replace(message, headers={**message.headers, MESSAGE_ID: secrets.token_hex(16)})
 
     async def _kept_before(self, message: Message, expected_last: int | None, refusal: api.WrongLast) -> int:
         """The sequence of a message that was refused as it is itself the one that nobody expected.
@@ -335,6 +431,7 @@ async def connect(
     storage: str = "file",
     replicas: int = 1,
     inbox: str = on_bus.INBOX,
+    looks_up_directly: bool = False,
     telemetry: Telemetry = OFF,
 ) -> AsyncIterator[JetStreamBus]:
     """A bus that connects in the background: the context opens whether NATS is there or not, and closes what it opened.
@@ -347,6 +444,8 @@ async def connect(
         storage: ``file`` or ``memory``, for streams that have to be made.
         replicas: of streams.
         inbox: below which subject answers are sent to us.
+        looks_up_directly: ask for the last message of one subject on a subject of its own, which permissions can name; any server that has a
+            copy answers, which may be a moment late.
         telemetry: where connections and publishes are counted.
     """
     bus = JetStreamBus(
@@ -357,6 +456,7 @@ async def connect(
         storage=storage,
         replicas=replicas,
         inbox=inbox,
+        looks_up_directly=looks_up_directly,
         telemetry=telemetry,
     )
     keeping = asyncio.create_task(bus.keep_connected(), name=f"{name} to NATS")
@@ -370,7 +470,13 @@ async def connect(
 
 @asynccontextmanager
 async def connect_process(
-    settings: ProcessSettings, *, name: str, tls: Tls = None, inbox: str = on_bus.INBOX, telemetry: Telemetry = OFF
+    settings: ProcessSettings,
+    *,
+    name: str,
+    tls: Tls = None,
+    inbox: str = on_bus.INBOX,
+    looks_up_directly: bool = False,
+    telemetry: Telemetry = OFF,
 ) -> AsyncIterator[JetStreamBus]:
     """``connect`` as a process's settings say; ``tls`` takes the place of the files that they name."""
     async with connect(
@@ -380,6 +486,7 @@ async def connect_process(
         tls=tls or tls_context(settings),
         replicas=settings.nats_replicas,
         inbox=inbox,
+        looks_up_directly=looks_up_directly,
         telemetry=telemetry,
     ) as bus:
         yield bus

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.subjects import StreamSpec
@@ -34,6 +35,8 @@ class MemoryBus:
         self._up = True
         self._up_since = 0.0
         self._changed = _Wakeups()
+        self._live: dict[_Live, None] = {}
+        self._readers: dict[_Deliveries, None] = {}
 
     # What tests and simulations do to it
 
@@ -46,8 +49,18 @@ class MemoryBus:
         self._up = True
         self._up_since = _now()
         self._changed.wake()
+        for live in self._live:
+            live.put(None)
         for stream in self._streams.values():
             stream.wake()
+
+    def lose_tail(self, stream: StreamSpec, count: int) -> None:
+        """Come back from an older disk: the last ``count`` messages of a stream are gone, and their sequences are given again."""
+        if found := self._streams.get(stream.name):
+            found.lose_tail(count)
+            for reader in tuple(self._readers):
+                reader.lost(found)
+        self._up_since = _now()
 
     def kept(self, stream: StreamSpec) -> tuple[Message, ...]:
         """What a stream holds now, oldest first."""
@@ -88,7 +101,16 @@ class MemoryBus:
         stream = next((each for each in self._streams.values() if each.holds(message.subject)), None)
         if stream is None:
             raise MessageRefused(f"{message.subject}: no stream keeps it")
-        return stream.keep(message, _now(), expected_last)
+        if 0 < stream.spec.max_message_bytes < len(message.data):
+            raise MessageRefused(
+                f"{message.subject}: {len(message.data)} bytes are over the stream's limit of {stream.spec.max_message_bytes}"
+            )
+        before = stream.last_sequence
+        sequence = stream.keep(message, _now(), expected_last)
+        if sequence > before and stream.spec.live and matches(stream.spec.live.source, message.subject):
+            for live in self._live:
+                live.put(message)
+        return sequence
 
     @asynccontextmanager
     async def consume(
@@ -99,15 +121,28 @@ class MemoryBus:
         durable: str | None = None,
         start: StartAt | int = StartAt.ALL,
         ack_wait_seconds: float = 30.0,
+        on_loss: Callable[[], None] | None = None,
     ) -> AsyncIterator[AsyncIterator[Delivery]]:
         """Deliver from a stream; see the port."""
-        deliveries = _Deliveries(self, stream.name, lambda found: found.consumer(durable, subjects, start, ack_wait_seconds))
+        deliveries = _Deliveries(self, stream.name, lambda found: found.consumer(durable, subjects, start, ack_wait_seconds), on_loss)
         deliveries.attach()
+        self._readers[deliveries] = None
         try:
             yield deliveries
         finally:
+            del self._readers[deliveries]
             if durable is None:
                 deliveries.detach()
+
+    @asynccontextmanager
+    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[Message | None]]:
+        """Deliver what is kept from now on; see the port."""
+        live = _Live(subject)
+        self._live[live] = None
+        try:
+            yield live
+        finally:
+            del self._live[live]
 
     async def forget(self, stream: StreamSpec, durable: str) -> None:
         """Remove a durable consumer."""
@@ -207,8 +242,9 @@ class _Delivery:
 class _Deliveries:
     """One reader of a consumer. Giving up a read, by cancellation, loses nothing."""
 
-    def __init__(self, bus: MemoryBus, stream: str, find: Callable[[_Stream], _Consumer]) -> None:
+    def __init__(self, bus: MemoryBus, stream: str, find: Callable[[_Stream], _Consumer], on_loss: Callable[[], None] | None) -> None:
         self._bus = bus
+        self._on_loss = on_loss
         self._stream_name = stream
         self._find = find
         self._consumer: _Consumer | None = None
@@ -224,6 +260,14 @@ class _Deliveries:
         if self._consumer is not None:
             self._bus._streams[self._stream_name].drop(self._consumer)  # noqa: SLF001
 
+    def lost(self, stream: _Stream) -> None:
+        """Be told that ``stream`` has lost what this reader may have read, and begin again where a state is read."""
+        if self._consumer is None or self._bus._streams.get(self._stream_name) is not stream:  # noqa: SLF001
+            return
+        stream.begin_again(self._consumer)
+        if self._on_loss is not None:
+            self._on_loss()
+
     def __aiter__(self) -> _Deliveries:
         return self
 
@@ -238,6 +282,25 @@ class _Deliveries:
             await consumer.changed.wait(consumer.due() if self._bus.connected else None)
 
 
+class _Live:
+    """One reader of what is kept from now on."""
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+        self._ready: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._ready.put_nowait(None)
+
+    def put(self, message: Message | None) -> None:
+        if message is None or matches(self._subject, message.subject):
+            self._ready.put_nowait(message)
+
+    def __aiter__(self) -> _Live:
+        return self
+
+    async def __anext__(self) -> Message | None:
+        return await self._ready.get()
+
+
 class _Stream:
     """What one stream keeps, and who reads it."""
 
@@ -250,11 +313,19 @@ class _Stream:
         self._durables: dict[str, _Consumer] = {}
         self._consumers: dict[_Consumer, None] = {}
 
+    @property
+    def last_sequence(self) -> int:
+        return self._last_sequence
+
     def holds(self, subject: str) -> bool:
         return any(matches(pattern, subject) for pattern in self.spec.subjects)
 
     def keep(self, message: Message, now: float, expected_last: int | None = None) -> int:
         self.expire(now)
+        if self.spec.queue:
+            message = replace(message, subject=self.spec.queue(message.subject))
+            if len(self._by_subject.get(message.subject, ())) >= self.spec.max_messages_per_subject:
+                raise BusUnavailable(f"{message.subject}: maximum messages per subject exceeded")
         message_id = message.headers.get(MESSAGE_ID, "")
         if expected_last is not None:  # looked at before the id, as a server does that is alone
             before = self._by_subject.get(message.subject)
@@ -264,7 +335,7 @@ class _Stream:
                 return sequence
             if sequence != expected_last:
                 raise Overtaken(message.subject, last.message if last else None, sequence)
-        if message_id in self._ids:
+        if message_id in self._ids and self._is_kept(message, self._ids[message_id][1]):
             return self._ids[message_id][1]
         self._last_sequence += 1
         if message_id:
@@ -277,6 +348,24 @@ class _Stream:
         for consumer in self._consumers:
             consumer.offer(entry)
         return entry.sequence
+
+    def _is_kept(self, message: Message, sequence: int) -> bool:
+        """Whether a double is one, and not another message under the same id; of one that is there no more nothing is known."""
+        before = self.get(sequence)
+        return before is not None and before.message.subject == message.subject
+
+    def lose_tail(self, count: int) -> None:
+        for entry in list(self._by_sequence.values())[-count:] if count else ():
+            self._forget(entry)
+        self._last_sequence = next(reversed(self._by_sequence), 0)
+        self._ids = OrderedDict((each, at) for each, at in self._ids.items() if at[1] <= self._last_sequence)
+
+    def begin_again(self, consumer: _Consumer) -> None:
+        """What a consumer is delivered after a loss."""
+        if consumer.start == StartAt.LAST_PER_SUBJECT:
+            newest = {sequences[-1] for sequences in self._by_subject.values() if sequences}
+            for sequence in sorted(newest):
+                consumer.offer(self._by_sequence[sequence])
 
     def entries(self, now: float) -> list[_Entry]:
         """What is kept and has not become too old, oldest first."""
@@ -315,7 +404,7 @@ class _Stream:
         if durable in self._durables:
             self._durables[durable].reconcile(subjects, ack_wait_seconds, self._by_sequence.values())
             return self._durables[durable]
-        consumer = _Consumer(self, subjects, acknowledges=durable is not None, ack_wait_seconds=ack_wait_seconds)
+        consumer = _Consumer(self, subjects, start, acknowledges=durable is not None, ack_wait_seconds=ack_wait_seconds)
         match start:
             case StartAt.ALL:
                 entries = list(self._by_sequence.values())
@@ -333,6 +422,10 @@ class _Stream:
             self._durables[durable] = consumer
         return consumer
 
+    def acknowledged(self, sequence: int) -> None:
+        if self.spec.queue and (entry := self._by_sequence.get(sequence)):
+            self._forget(entry)
+
     def drop(self, consumer: _Consumer) -> None:
         del self._consumers[consumer]
 
@@ -346,7 +439,10 @@ class _Stream:
 class _Consumer:
     """Where a consumer is: what lies ahead of it, what it has out, and what must come again when."""
 
-    def __init__(self, stream: _Stream, subjects: Sequence[str], *, acknowledges: bool, ack_wait_seconds: float) -> None:
+    def __init__(
+        self, stream: _Stream, subjects: Sequence[str], start: StartAt | int, *, acknowledges: bool, ack_wait_seconds: float
+    ) -> None:
+        self.start = start
         self.changed = _Wakeups()
         self._stream = stream
         self._subjects = tuple(subjects)
@@ -412,6 +508,7 @@ class _Consumer:
         if again_at is None:
             del self._again_at[sequence]
             del self._attempts[sequence]
+            self._stream.acknowledged(sequence)
         else:
             self._come_again(sequence, again_at)
             self.changed.wake()

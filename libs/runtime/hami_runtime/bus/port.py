@@ -113,7 +113,8 @@ class Bus(Protocol):
     async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
         """Keep ``message`` in the stream that its subject belongs to and return its sequence there.
 
-        A message that was kept before, as its id tells, is not kept again. It counts as kept also where it is itself the last one on its subject
+        A message that was kept before, as its id tells, is not kept again; another message under the same id does not count as ours.
+        It counts as kept also where it is itself the last one on its subject
         that nobody expected; where another one has followed it may count as overtaken.
 
         Args:
@@ -136,6 +137,7 @@ class Bus(Protocol):
         durable: str | None = None,
         start: StartAt | int = StartAt.ALL,
         ack_wait_seconds: float = 30.0,
+        on_loss: Callable[[], None] | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
         """Deliveries of ``subjects``, for ever, over reconnects.
 
@@ -145,6 +147,20 @@ class Bus(Protocol):
             durable: a name under which acknowledgements survive this process; None reads without acknowledging (``ack`` does nothing).
             start: where a consumer that is new begins; an int is a stream sequence. A durable consumer that exists goes on where it was.
             ack_wait_seconds: an unacknowledged message comes again after so long.
+            on_loss: called where the stream has come back without messages that were delivered, as after a restore of its disk. Then what
+                has been kept since is delivered, where ``start`` is ``LAST_PER_SUBJECT`` the last of each subject anew; a durable consumer that
+                was beyond the stream's end begins at ``start``.
+        """
+        ...
+
+    def live(self, stream: StreamSpec, subject: str) -> AbstractAsyncContextManager[AsyncIterator[Message | None]]:
+        """What ``stream`` keeps from now on, of those of its subjects that it publishes once more (``StreamSpec.live``), without a consumer.
+
+        Not every message arrives: None comes first, and wherever some may have been missed; the reader then looks up what it needs (``last``).
+
+        Args:
+            stream: which keeps them.
+            subject: a filter, with NATS wildcards, of as many tokens as the subjects have.
         """
         ...
 

@@ -1,7 +1,9 @@
 """Reading a stream over JetStream's pull protocol: one request for a batch at a time, the next when there is room again.
 
 A reader outlives connections. With a durable name JetStream remembers what was acknowledged; without one this module remembers the last
-sequence and goes on behind it. A stream that was made anew (its server lost its data) is read from its beginning.
+sequence and goes on behind it. A stream that was made anew (its server lost its data) is read from its beginning. One that has come back without its
+last messages (its server has an older disk) is read on from what was kept since, and a durable consumer beyond its end is made anew: what was
+delivered is not in the stream any more, which the source's owner is told (``on_loss``).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -23,7 +26,7 @@ from nats.errors import NotJSMessageError
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus import api
-from hami_runtime.bus.port import BusError, BusUnavailable, StartAt
+from hami_runtime.bus.port import BusError, BusUnavailable, MessageRefused, StartAt
 from hami_runtime.bus.session import Session
 
 log = structlog.get_logger()
@@ -36,6 +39,8 @@ _PULL_OVER = ("404", "408")
 """Nothing there, or time over: pull again. Any other status means that the consumer has to be looked after."""
 _ACKNOWLEDGED_BATCH = 64
 _UNACKNOWLEDGED_BATCH = 512
+_SAME_MOMENT = timedelta(milliseconds=1)
+"""Times are compared at the client's precision, not at the server's."""
 _STALE_SHARE = 0.8
 """Of the time to acknowledge: who has waited so long in our hands is about to be delivered again, and is left to that."""
 
@@ -51,6 +56,10 @@ class Connection(Protocol):
         """Send, if there is a connection."""
         ...
 
+    def lost(self, stream: str) -> None:
+        """Count that a stream has lost messages."""
+        ...
+
 
 class Source(Struct, frozen=True, kw_only=True):
     """What to read."""
@@ -60,12 +69,14 @@ class Source(Struct, frozen=True, kw_only=True):
     durable: str | None
     start: StartAt | int
     ack_wait_seconds: float
+    on_loss: Callable[[], None] | None = None
+    """Called where the stream has lost messages that were delivered; what is delivered from then on is in the stream."""
 
 
 class PulledDelivery:
     """A message in a reader's hands."""
 
-    __slots__ = ("_acknowledges", "_connection", "_reply", "attempt", "message", "pending", "received_at", "sequence")
+    __slots__ = ("_acknowledges", "_connection", "_reply", "attempt", "kept_at", "message", "pending", "received_at", "sequence")
 
     def __init__(self, connection: Connection, msg: Msg, *, acknowledges: bool) -> None:
         metadata = msg.metadata
@@ -73,6 +84,7 @@ class PulledDelivery:
         self.sequence: int = metadata.sequence.stream
         self.attempt: int = metadata.num_delivered
         self.pending: int = metadata.num_pending
+        self.kept_at = metadata.timestamp
         self.received_at = time.monotonic()
         self._connection = connection
         self._reply = msg.reply
@@ -113,6 +125,8 @@ class Reader:
         self._lost = False
         self._attached = asyncio.Event()
         self._next_sequence: int | None = None
+        self._last_kept_at: datetime | None = None
+        """When the last message that was delivered was kept: its sequence may be another message's by now."""
         self._stream_made = ""
         self._reported = ""
         """Why nothing is read, as last logged."""
@@ -184,21 +198,53 @@ class Reader:
             wanted = {"filter_subjects": list(self._source.subjects), "ack_wait": int(self._source.ack_wait_seconds * api.NANOSECONDS)}
             if len(self._source.subjects) == 1:
                 wanted = {"filter_subject": self._source.subjects[0], "ack_wait": wanted["ack_wait"]}
-            await api.ensure_durable(session, stream, self._name, wanted, self._source.start)
+            made_before, self._stream_made = self._stream_made, found.created
+            lost = await api.ensure_durable(session, stream, self._name, wanted, self._source.start, last_sequence=found.state.last_seq)
+            if lost or made_before not in ("", found.created):
+                self._note_loss(found)
             return
         with suppress(api.NotThere):  # one from an earlier connection may still be there, and is behind what we have read
             await api.call(session, f"CONSUMER.DELETE.{stream}.{self._name}")
-        await api.make_reader(session, stream, self._name, self._source.subjects, self._from_where(found))
+        await api.make_reader(session, stream, self._name, self._source.subjects, await self._from_where(session, found))
 
-    def _from_where(self, found: api.Answer) -> StartAt | int:
+    async def _from_where(self, session: Session, found: api.Answer) -> StartAt | int:
         made_before, self._stream_made = self._stream_made, found.created
         start = self._source.start
         if made_before not in ("", found.created):
-            self._next_sequence = None
+            self._next_sequence = self._last_kept_at = None
+            self._note_loss(found)
             return start if start == StartAt.LAST_PER_SUBJECT else StartAt.ALL
+        if await self._has_lost_its_tail(session, found):
+            self._note_loss(found)
+            kept_at, self._last_kept_at = self._last_kept_at, None
+            stream = self._source.stream.name
+            self._next_sequence = await api.first_after(session, stream, kept_at, found.state) if kept_at else found.state.last_seq + 1
+            return start if start == StartAt.LAST_PER_SUBJECT else self._next_sequence
         if made_before == "" and start == StartAt.NEW:
             self._next_sequence = found.state.last_seq + 1
         return start if self._next_sequence is None else self._next_sequence
+
+    async def _has_lost_its_tail(self, session: Session, found: api.Answer) -> bool:
+        """Whether the last message that was delivered is not in the stream, and something else has its place, or will have."""
+        position = (self._next_sequence or 1) - 1
+        if position > found.state.last_seq:
+            return True
+        if self._last_kept_at is None:
+            return False
+        try:
+            sequence, kept = await api.kept_at(session, self._source.stream.name, position)
+        except (api.NotThere, MessageRefused):
+            return False
+        return sequence == position and abs(datetime.fromisoformat(kept) - self._last_kept_at) > _SAME_MOMENT
+
+    def _note_loss(self, found: api.Answer) -> None:
+        stream = self._source.stream.name
+        log.error(
+            "the stream has lost messages that were read", stream=stream, last_sequence=found.state.last_seq, read=self._next_sequence
+        )
+        self._connection.lost(stream)
+        if self._source.on_loss is not None:
+            self._source.on_loss()
 
     async def _pull(self, session: Session, inbox: str) -> None:
         request = msgspec.json.encode(
@@ -235,7 +281,7 @@ class Reader:
         except NotJSMessageError:
             return
         self._wanted -= 1
-        self._next_sequence = delivery.sequence + 1
+        self._next_sequence, self._last_kept_at = delivery.sequence + 1, delivery.kept_at
         self._ready.append(delivery)
         self._arrived.set()
         if len(self._ready) > self._batch // 2:

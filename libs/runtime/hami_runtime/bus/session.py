@@ -163,6 +163,17 @@ class Session:
 
         return unsubscribe
 
+    async def flush(self) -> None:
+        """Return once the server has taken what was sent to it, subscriptions included.
+
+        Raises:
+            BusUnavailable: it does not answer.
+        """
+        try:
+            await self._client.flush(timeout=CONNECT_SECONDS)
+        except (OSError, TimeoutError, nats.errors.Error) as exc:
+            raise BusUnavailable(f"no answer: {exc or type(exc).__name__}") from exc
+
     async def while_open(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` until it is done or the connection has ended, whichever comes first."""
         task, ended = asyncio.ensure_future(work), asyncio.ensure_future(self.closed.wait())

@@ -6,6 +6,7 @@ client names; it ends after ``user_seconds``. A refusal says why, and never repe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +14,6 @@ from msgspec import Struct
 
 from hami_protocol import subjects
 from hami_protocol.errors import ProtocolError
-from hami_registry.outcomes import DURABLE
 from hami_runtime.bus import nkeys, permissions
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey
 from hami_runtime.bus.permissions import Permissions
@@ -22,7 +22,6 @@ from hami_runtime.kube.access import User
 AUDIENCE: Final = "nats-authorization-request"
 _VERSION: Final = 2
 _MAX_TOKEN_CHARACTERS: Final = 16 * 1024
-_NO_LIMIT: Final = dict.fromkeys(("subs", "data", "payload"), -1)
 
 
 class _Server(Struct, frozen=True):
@@ -116,13 +115,14 @@ def worth_asking(question: Question) -> Refused | None:
     return None
 
 
-def judge(user: User | None, node: str, *, agent: str) -> Issued | Refused:
-    """Whether who connects gets a user, and with which rights.
+def judge(user: User | None, node: str, *, agent: str, device_types: Sequence[str]) -> Issued | Refused:
+    """Whether the client gets a user, and with which rights.
 
     Args:
         user: whose token was shown, as the API server says; None where it says nobody's.
         node: the node that the token's pod is on, empty where it is on none.
         agent: the user's name that agents have.
+        device_types: of which agents may report devices.
     """
     if user is None:
         return Refused(reason="the API server does not know the token: it is expired, for somebody else, or none")
@@ -131,7 +131,7 @@ def judge(user: User | None, node: str, *, agent: str) -> Issued | Refused:
     if not node:
         return Refused(reason="the token names no pod on a node; accepted: one that is bound to a pod, as kubelet projects them")
     try:
-        return Issued(node=node, may=permissions.node_agent(node, durable=DURABLE))
+        return Issued(node=node, may=permissions.node_agent(node, device_types=device_types))
     except ProtocolError as exc:
         return Refused(reason=str(exc))
 
@@ -161,7 +161,9 @@ def _user(public: str, issued: Issued, key: SigningKey, account: str, now: int, 
         "pub": {"allow": list(may.publish), "deny": list(may.deny_publish)},
         "sub": {"allow": list(may.subscribe)},
         **({"resp": {"max": 1, "ttl": permissions.ANSWER_SECONDS * 10**9}} if may.answers else {}),
-        **_NO_LIMIT,
+        "subs": may.max_subscriptions,
+        "payload": may.max_payload_bytes,
+        "data": -1,
         "type": "user",
         "version": _VERSION,
     }

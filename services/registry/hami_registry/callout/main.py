@@ -12,6 +12,7 @@ from pathlib import Path
 
 import structlog
 
+from hami_devices.catalog import Catalog
 from hami_registry.callout.responder import Responder
 from hami_registry.callout.settings import Settings
 from hami_runtime import lifecycle, logs
@@ -67,6 +68,7 @@ async def run(settings: Settings, key: SigningKey) -> None:
             agent_account=settings.agent_account,
             account=settings.bus_account,
             user_seconds=settings.user_seconds,
+            device_types=sorted({vendor.device_type for vendor in Catalog().vendors} | settings.device_types),
             telemetry=telemetry,
         )
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -39,6 +42,29 @@ _SPREAD: Final = 0.2
 """Users that were issued together end apart, or a thousand agents would come back in one second."""
 
 
+MOST_USERS: Final = 20
+"""At once for one node, of each replica: an agent has one connection, two while it is replaced."""
+USER_SECONDS: Final = 30.0
+"""In which a node may have one more."""
+_REMEMBERED_NODES: Final = 20_000
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How many users one node may still have: they come back one by one."""
+
+    at: float
+    left: float = MOST_USERS
+
+    def take(self, now: float) -> bool:
+        """Use one up, if there is one."""
+        self.left, self.at = min(MOST_USERS, self.left + (now - self.at) / USER_SECONDS), now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
 class Responder:
     """Answers until stopped."""
 
@@ -53,6 +79,7 @@ class Responder:
         agent_account: str,
         account: str,
         user_seconds: float,
+        device_types: Sequence[str],
         telemetry: Telemetry = OFF,
     ) -> None:
         """Issue users of the NATS account ``account`` to the service account ``agent_account`` of ``agent_namespace``, for ``user_seconds``."""
@@ -65,6 +92,8 @@ class Responder:
         self._agent = accounts.user(agent_account, agent_namespace)
         self._account = account
         self._user_seconds = user_seconds
+        self._device_types = device_types
+        self._issued: OrderedDict[str, Allowance] = OrderedDict()
         self._access = AccessReviewer(cluster, clock, audiences=(TOKEN_AUDIENCE,), keep_seconds=0)
         self._questions: asyncio.Queue[tuple[float, Msg]] = asyncio.Queue(_WAITING)
         self._answers = telemetry.counter("hami_auth_callout_answers", "connections to the bus that were decided on, by outcome")
@@ -135,7 +164,19 @@ class Responder:
     async def _judge(self, question: Question) -> Issued | Refused:
         user = await self._access.user_of(question.token)
         node = await self._node_of(user) if user is not None and user.name == self._agent else ""
-        return claims.judge(user, node, agent=self._agent)
+        judgement = claims.judge(user, node, agent=self._agent, device_types=self._device_types)
+        if isinstance(judgement, Issued) and not self._may_have_another(node):
+            return Refused(reason=f"node {node} has had {MOST_USERS} users in a short time; accepted: one more every {USER_SECONDS:g} s")
+        return judgement
+
+    def _may_have_another(self, node: str) -> bool:
+        """Whether the node has not had too many users: each is a connection, for as long as the user lives."""
+        now = self._clock.monotonic()
+        allowance = self._issued.setdefault(node, Allowance(at=now))
+        self._issued.move_to_end(node)
+        while len(self._issued) > _REMEMBERED_NODES:
+            self._issued.popitem(last=False)
+        return allowance.take(now)
 
     async def _node_of(self, user: User) -> str:
         """The token's node; by its pod where the token names only that, as those of Kubernetes before 1.30 do."""

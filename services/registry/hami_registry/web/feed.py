@@ -24,6 +24,7 @@ from hami_protocol.errors import EventError
 from hami_protocol.events import NodeUsage
 from hami_protocol.holdings import Holdings, HoldingsQuestion, PodHolding, WaitingPod
 from hami_protocol.kubernetes import Node
+from hami_protocol.provenance import Provenance
 from hami_protocol.subjects import StreamSpec
 from hami_registry.rules import EntryView
 from hami_registry.web import facts
@@ -109,6 +110,7 @@ class Feed:
         self._history = History()
         self._waiting = Waiting()
         self._usage: dict[str, NodeUsage] = {}
+        self._provenance = Provenance()
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
         self._looks: dict[str, Look] = {}
         self._past = PastDevices()
@@ -234,6 +236,9 @@ class Feed:
         elif isinstance(event, _VerdictEvents):
             self._waiting_changed |= self._waiting.verdict(event, time=said, now=self._clock.monotonic())
         elif isinstance(event, _AllocationEvents):
+            if not self._provenance.counts(event):
+                log.warning("outcome is not shown: another node's agent published it", subject=delivery.message.subject, pod=str(event.pod))
+                return
             time = _unix(said, self._now())
             self._stale |= self._history.observe(event, time)
             self._waiting_changed |= self._waiting.granted(event)
