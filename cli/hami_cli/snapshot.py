@@ -156,7 +156,7 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         for fact in _held(pod, now, catalog):
             device = whole.get((fact.node, fact.uuid))
             kind = fact.kind if device is None else _kind(fact, memory_mib=device.memory_mib, cores=device.cores, mode=device.mode)
-            held.append(_with_usage(fact, kind, measured.by_container(pod.metadata.uid, fact.container, fact.uuid)))
+            held.append(_with_usage(fact, kind, measured.by_container(pod.spec.node_name, pod.metadata.uid, fact.container, fact.uuid)))
     alive = _alive(heard.inventory)
     cards = tuple(
         _card(

@@ -6,7 +6,7 @@ Who tells adds what is booked of it, from the annotations of pods or from the lo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -47,28 +47,31 @@ class Use(NamedTuple):
     sm_percent: int
 
 
+_Key = TypeVar("_Key", tuple[str, str], tuple[str, str, str])
+
+
 class Measured:
-    """What containers use, added up by container, by pod and by card."""
+    """What containers use, added up by container, by pod and by card. An agent's word counts for containers of its own node alone."""
 
     def __init__(self, usage: Iterable[NodeUsage]) -> None:
-        self._containers: dict[tuple[str, str, str], tuple[Use, bool]] = {}
-        self._pods: dict[tuple[str, str], Use] = {}
+        self._containers: dict[tuple[str, str, str, str], tuple[Use, bool]] = {}
+        self._pods: dict[tuple[str, str, str], Use] = {}
         self._cards: dict[tuple[str, str], Use] = {}
         for event in usage:
             for container in event.containers:
                 for device in container.devices:
                     use = Use(device.memory_used_mib, device.sm_percent)
-                    self._containers[container.pod.uid, container.container, device.uuid] = use, container.enforced
-                    _add(self._pods, (container.pod.uid, device.uuid), use)
+                    self._containers[event.node, container.pod.uid, container.container, device.uuid] = use, container.enforced
+                    _add(self._pods, (event.node, container.pod.uid, device.uuid), use)
                     _add(self._cards, (event.node, device.uuid), use)
 
-    def by_container(self, pod_uid: str, container: str, uuid: str) -> tuple[Use, bool] | None:
-        """What a container uses of a card, and whether it is held to its limit; None where nobody has measured."""
-        return self._containers.get((pod_uid, container, uuid))
+    def by_container(self, node: str, pod_uid: str, container: str, uuid: str) -> tuple[Use, bool] | None:
+        """What a container on ``node`` uses of a card, and whether it is held to its limit; None where nothing was measured there."""
+        return self._containers.get((node, pod_uid, container, uuid))
 
-    def by_pod(self, pod_uid: str, uuid: str) -> Use | None:
-        """What a pod's containers use of a card, together."""
-        return self._pods.get((pod_uid, uuid))
+    def by_pod(self, node: str, pod_uid: str, uuid: str) -> Use | None:
+        """What a pod's containers on ``node`` use of a card, together."""
+        return self._pods.get((node, pod_uid, uuid))
 
     def of_card(self, node: str, uuid: str) -> Use | None:
         """What all use of a card, together."""
@@ -84,6 +87,6 @@ def standing(device: RegisteredDevice, *, alive: bool, cordoned: bool) -> str:
     return CORDONED if cordoned else OK
 
 
-def _add(totals: dict[tuple[str, str], Use], key: tuple[str, str], use: Use) -> None:
+def _add(totals: dict[_Key, Use], key: _Key, use: Use) -> None:
     before = totals.get(key, Use(0, 0))
     totals[key] = Use(before.memory_mib + use.memory_mib, before.sm_percent + use.sm_percent)

@@ -22,6 +22,7 @@ from hami_protocol.errors import ProtocolError
 from hami_protocol.subjects import StreamSpec
 from hami_registry import server_sent
 from hami_registry.answers import problem
+from hami_registry.seats import Seats
 from hami_runtime.bus import reading
 from hami_runtime.bus.port import Bus, BusError, StartAt
 from hami_runtime.kube.access import ResourceAccess
@@ -29,6 +30,8 @@ from hami_runtime.kube.readers import Authorize, Refusal
 
 MOST_READERS: Final = 100
 """Of the log, at once: each is a consumer on the bus."""
+MOST_OF_ONE: Final = 10
+"""Of these, for one user: nobody can keep all others from reading."""
 MOST_NAME: Final = 253
 LIST_NODES: Final = ResourceAccess(verb="list", resource="nodes")
 LIST_PODS: Final = ResourceAccess(verb="list", resource="pods")
@@ -76,7 +79,7 @@ class _BusReads:
     def __init__(self, bus: Bus, authorize: Authorize) -> None:
         self._bus = bus
         self._authorize = authorize
-        self._readers = 0
+        self._seats = Seats()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -96,18 +99,15 @@ class _BusReads:
             return problem(*refusal)
         if not self._bus.connected:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "the registry has no connection to the bus")
-        if self._readers >= MOST_READERS:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_READERS} are reading already; try again in a moment")
+        if (refusal := self._seats.refusal(request, most=MOST_READERS, of_one=MOST_OF_ONE)) is not None:
+            return problem(*refusal)
 
         async def may_read() -> bool:
             return await self._authorize(request, asked.right) is None
 
-        self._readers += 1
-        try:
+        with self._seats.taken(request):
             async with aclosing(self._log(asked)) as told:
                 return await server_sent.tell(request, told, first=b": the log follows\n\n", may_read=may_read)
-        finally:
-            self._readers -= 1
 
     async def _log(self, asked: LogQuestion) -> AsyncGenerator[bytes, None]:
         """The log as server-sent events; ``end`` says that there is no more, ``failed`` that there may be."""

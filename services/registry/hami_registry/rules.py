@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -45,6 +46,13 @@ ECHO_SECONDS: Final = 2.0
 """How long a node may still be seen as it was before our patch."""
 _RETRY_SECONDS: Final = 1.0
 _RETRY_MAX_SECONDS: Final = 30.0
+_RECORD_RETRY_MAX_SECONDS: Final = 300.0
+"""Of a node's records, which the API server may refuse for good."""
+MOST_DEVICES: Final = 1024
+"""Of one type, that a node may register."""
+MOST_RECORD_BYTES: Final = 128 * 1024
+"""Of the annotations of one type; a node's annotations may be 256 KiB, all together."""
+_REMEMBERED_REFUSALS: Final = 10_000
 _BUS: Final = "bus"
 _RECORD: Final = "record"
 
@@ -115,7 +123,7 @@ class Rules:
         """Start with nothing known.
 
         Args:
-            vendors: whose devices there may be; a type that none of them has is taken from our own agents only.
+            vendors: whose devices there may be; a report of another type is refused.
             legacy_handshake: also write the bare ``hami.io/node-handshake``.
             placing: how fast pods are granted, as far as whoever gives it knows; None where nobody does.
         """
@@ -131,6 +139,9 @@ class Rules:
         self._leading = False
         self._alarms: list[RaiseAlarm] = []
         self._unreadable: set[Key] = set()
+        self._refused: OrderedDict[Key, None] = OrderedDict()
+        self._node_failures: dict[str, tuple[int, float]] = {}
+        """By node, how many writes of its records have failed in succession, and before when none is tried again, whatever it reports."""
         self._budget = Budget(PATCHES_PER_SECOND)
         self._expiries: Timetable[Key] = Timetable()
         self._verdicts: Timetable[Key] = Timetable()
@@ -157,7 +168,14 @@ class Rules:
             return
         if entry is not None and mark == entry.mark:
             return
+        if (reason := self._refusal(event)) is not None:
+            self._refuse(key, reason)
+            return
         wanted = records.annotations_of(event, self._keys(event.device_type)) if entry is None or entry.report != event else entry.wanted
+        if (size := sum(len(name) + len(value or "") for name, value in wanted.items())) > MOST_RECORD_BYTES:
+            self._refuse(key, f"a record of {size} bytes; accepted: up to {MOST_RECORD_BYTES}")
+            return
+        self._refused.pop(key, None)
         if entry is None:
             entry = self._entries[key] = _Entry(report=event, mark="", changed_at=now, since=now)
         entry.report, entry.mark, entry.wanted = event, mark, wanted
@@ -169,7 +187,22 @@ class Rules:
         if (key, Word.REQUESTING) not in self._handshakes:
             self._handshakes.set((key, Word.REQUESTING), now + REQUESTING_SECONDS * self._stretch() / 2)
         if self._differs(key, entry):
-            self._records.hasten(key, now)
+            self._record_due(key, now)
+
+    def _refusal(self, event: DevicesReported) -> str | None:
+        if event.device_type not in self._names:
+            return f"device type {event.device_type[:64]!r}; accepted: {', '.join(self._device_types)}"
+        if len(event.devices) > MOST_DEVICES:
+            return f"{len(event.devices)} devices of type {event.device_type}; accepted: up to {MOST_DEVICES}"
+        return None
+
+    def _refuse(self, key: Key, reason: str) -> None:
+        """Nothing of a report counts, so that its node is silent; the operators are told once for each node and type."""
+        if key not in self._refused:
+            self._refused[key] = None
+            if len(self._refused) > _REMEMBERED_REFUSALS:
+                self._refused.popitem(last=False)
+            self._alarms.append(RaiseAlarm(node=key.node, reason="RegistrationRefused", message=f"registers {reason}"))
 
     def _own_words(self, key: Key, event: DevicesReported, now: float) -> None:
         """A third party's devices, as this registry or the one before it published them: no news, but says what the bus has."""
@@ -216,7 +249,7 @@ class Rules:
             if says or (entry is not None and entry.report.third_party):
                 self._plugin_seen(key, before, node, now)
             if (entry := self._entries.get(key)) and self._differs(key, entry):
-                self._records.hasten(key, now if before is None else now + ECHO_SECONDS)
+                self._record_due(key, now if before is None else now + ECHO_SECONDS)
 
     def _plugin_seen(self, key: Key, seen: _Node | None, node: NodeSeen, now: float) -> None:
         """What a node says where its vendor's own plugin may have written it."""
@@ -280,6 +313,7 @@ class Rules:
     def node_gone(self, name: str, now: float) -> None:
         """The Node object was deleted."""
         self._nodes.pop(name, None)
+        self._node_failures.pop(name, None)
         self._purge(name, now)
 
     def nodes_synced(self) -> None:
@@ -306,7 +340,7 @@ class Rules:
             if self._said(key).alive != entry.alive:
                 self._verdicts.hasten(key, now)
             if self._differs(key, entry):
-                self._records.hasten(key, now)
+                self._record_due(key, now)
 
     def step_down(self) -> None:
         """Another replica leads."""
@@ -474,6 +508,8 @@ class Rules:
         tried = command.word or _RECORD
         if outcome is Outcome.DONE:
             entry.failures.pop(tried, None)
+            if command.word is None:
+                self._node_failures.pop(key.node, None)
             for name, value in command.annotations.items():
                 if value is None:
                     node.annotations.pop(name, None)
@@ -482,14 +518,19 @@ class Rules:
         elif outcome is Outcome.RETRY:
             at = now + self._backoff(entry, tried)
             if command.word is None:
-                self._records.hasten(key, at)
+                failures = self._node_failures.get(key.node, (0, 0.0))[0]
+                self._node_failures[key.node] = failures + 1, now + _pause(failures, _RECORD_RETRY_MAX_SECONDS)
+                self._record_due(key, at)
             else:
                 self._handshakes.hasten((key, command.word), at)
+
+    def _record_due(self, key: Key, at: float) -> None:
+        self._records.hasten(key, max(at, self._node_failures.get(key.node, (0, 0.0))[1]))
 
     def _backoff(self, entry: _Entry, tried: str) -> float:
         before = entry.failures.get(tried, 0)
         entry.failures[tried] = before + 1
-        return min(_RETRY_SECONDS * 2.0 ** min(before, 10), _RETRY_MAX_SECONDS)
+        return _pause(before, _RETRY_MAX_SECONDS)
 
     def _differs(self, key: Key, entry: _Entry) -> bool:
         node = self._nodes.get(key.node)
@@ -523,3 +564,8 @@ class Rules:
             )
             for key, entry in sorted(self._entries.items())
         )
+
+
+def _pause(failures: int, longest_seconds: float) -> float:
+    """How long to wait after so many earlier failures in succession."""
+    return min(_RETRY_SECONDS * 2.0 ** min(failures, 10), longest_seconds)

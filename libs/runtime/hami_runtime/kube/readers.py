@@ -47,6 +47,10 @@ class Failures:
             self._full_at.popitem(last=False)
 
 
+USER: Final = web.RequestKey("hami_user", str)
+"""Under which a request keeps the name of its user, once that is known."""
+
+
 class Readers:
     """Lets in whom the API server lets do the like."""
 
@@ -72,6 +76,7 @@ class Readers:
                 if not known:
                     self._failures.failed(source, self._clock.monotonic())
                 return HTTPStatus.UNAUTHORIZED, "Authorization: the token is not accepted"
+            request[USER] = user.name
             if access is None or await self._reviewer.may(user, access):
                 return None
         except ClusterError as exc:

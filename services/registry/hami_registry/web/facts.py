@@ -195,7 +195,7 @@ def detail(name: str, groups: Sequence[Group], spans: Iterable[Span], annotation
     cards = []
     for device_type, alive, device in listed:
         pods = tuple(
-            _pod_on(span, charge, measured.by_pod(span.pod.uid, charge.uuid))
+            _pod_on(span, charge, measured.by_pod(name, span.pod.uid, charge.uuid))
             for span in sorted(held, key=lambda span: (span.pod.namespace, span.pod.name))
             for charge in span.charges
             if charge.uuid == device.uuid

@@ -15,7 +15,8 @@ from aiohttp import web
 
 from hami_registry import server_sent
 from hami_registry.answers import problem
-from hami_registry.web.feed import Feed, Listener, SchedulerSilent
+from hami_registry.seats import Seats
+from hami_registry.web.feed import MOST_LISTENERS, Feed, Listener, SchedulerSilent
 from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize, Refusal
@@ -24,6 +25,8 @@ RIGHTS: Final = (ResourceAccess(verb="list", resource="nodes"), ResourceAccess(v
 """What one must be allowed to see the page's figures."""
 MOST_QUESTION_BYTES: Final = 512 * 1024
 MOST_SIMULATIONS: Final = 2
+MOST_OF_ONE: Final = 10
+"""Pages that one user has open."""
 """At once; each keeps the scheduler busy."""
 
 
@@ -37,6 +40,7 @@ class _Handlers:
         self._feed = feed
         self._authorize = authorize
         self._simulating = 0
+        self._seats = Seats()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -102,13 +106,15 @@ class _Handlers:
     async def _changes(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refusal(request)) is not None:
             return problem(*refusal)
+        if (refusal := self._seats.refusal(request, most=MOST_LISTENERS, of_one=MOST_OF_ONE)) is not None:
+            return problem(*refusal)
         if self._feed.full:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many are listening already; the page can be read without live changes")
 
         async def may_read() -> bool:
             return await self._refusal(request) is None
 
-        with self._feed.listen() as listener:
+        with self._seats.taken(request), self._feed.listen() as listener:
             return await server_sent.tell(request, _changes(listener), first=b": changes follow\n\n", may_read=may_read)
 
     def _at(self, request: web.Request) -> float | None:
