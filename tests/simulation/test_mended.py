@@ -69,6 +69,7 @@ def test_a_replica_that_leads_again_at_once_says_what_it_withdrew_in_between() -
             tend=lambda _find: None,
             lead=lambda _pods: told.append(term) or (),
             follow=lambda: told.append(0),
+            log_losses=0,
         )
         caught_up = asyncio.Event()
         caught_up.set()
