@@ -6,16 +6,21 @@
 #include <sys/mman.h>
 
 #include "charge.h"
+#include "graph.h"
 #include "limiter.h"
 #include "quota.h"
 
+enum { GRAPH_POINTERS = 16 };
 #define GRAPH_PIECE (UINT64_C(2) << 20)
 
 /* What a graph's nodes allocate on each device, at most: one that frees in between needs less. */
 struct graph_need {
 	uint64_t bytes[GRANT_DEVICES];
 	uint32_t rows; /* a bit for each that is above zero */
-	bool refused;  /* it allocates where this container may not, or could not be looked into */
+	uint32_t pointers;
+	CUdeviceptr pointer[GRAPH_POINTERS]; /* of its first allocations: by these it is seen that they are freed */
+	bool launched;                       /* and has its memory since, which serves it again */
+	bool refused; /* it allocates where this container may not, or could not be looked into */
 };
 
 /* Graphs that are still to be looked into: any number, however deep they lie within each other. */
@@ -50,13 +55,15 @@ static bool list_add(struct graph_list *list, CUgraph graph)
 	return true;
 }
 
-static void need_add(struct graph_need *need, int row, uint64_t bytes)
+static void need_add(struct graph_need *need, int row, uint64_t bytes, CUdeviceptr pointer)
 {
 	need->refused |= row == ROW_DENIED;
 	if (row < 0)
 		return;
 	need->bytes[row] = quota_add(need->bytes[row], quota_round_up(bytes, GRAPH_PIECE));
 	need->rows |= need->bytes[row] > 0 ? 1u << row : 0;
+	if (need->pointers < GRAPH_POINTERS)
+		need->pointer[need->pointers++] = pointer;
 }
 
 static bool node_look(struct shim *shim, struct graph_need *need, struct graph_list *list, CUgraphNode node)
@@ -69,7 +76,7 @@ static bool node_look(struct shim *shim, struct graph_need *need, struct graph_l
 		return true;
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && driver.cuGraphMemAllocNodeGetParams != NULL &&
 		driver.cuGraphMemAllocNodeGetParams(node, &params) == CUDA_SUCCESS)
-		need_add(need, shim_row_of_location(shim, &params.poolProps.location), params.bytesize);
+		need_add(need, shim_row_of_location(shim, &params.poolProps.location), params.bytesize, params.dptr);
 	return type != CU_GRAPH_NODE_TYPE_GRAPH || driver.cuGraphChildGraphNodeGetGraph == NULL ||
 	       driver.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS || list_add(list, child);
 }
@@ -109,7 +116,7 @@ static struct graph_need graph_need_of(struct shim *shim, CUgraph graph)
 	return need;
 }
 
-static bool graphs_hold(const struct shim *shim, CUdevice device, cuuint64_t *held)
+static bool graphs_ask(const struct shim *shim, CUdevice device, CUgraphMem_attribute attribute, cuuint64_t *value)
 {
 	struct relaxed relaxed;
 	bool told;
@@ -117,8 +124,7 @@ static bool graphs_hold(const struct shim *shim, CUdevice device, cuuint64_t *he
 	if (driver.cuDeviceGetGraphMemAttribute == NULL || !shim_may_ask(shim))
 		return false;
 	relaxed = shim_relax();
-	told = driver.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, held) ==
-	       CUDA_SUCCESS;
+	told = driver.cuDeviceGetGraphMemAttribute(device, attribute, value) == CUDA_SUCCESS;
 	shim_restore(relaxed);
 	return told;
 }
@@ -129,7 +135,7 @@ static void graphs_settle(struct shim *shim, int row, CUdevice device, uint64_t 
 	cuuint64_t held = 0;
 	uint64_t charged;
 
-	if (!graphs_hold(shim, device, &held)) {
+	if (!graphs_ask(shim, device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &held)) {
 		atomic_fetch_add(&shim->graph_charges[row], reserved); /* unknown: what was reserved stays */
 		return;
 	}
@@ -154,6 +160,28 @@ static void graph_give_back(struct graph_charge *taking)
 			charge_give(taking->shim, row, taking->reserved[row]);
 }
 
+static CUdevice device_of_row(const struct shim *shim, int row)
+{
+	CUdevice device = 0;
+
+	while (device < shim->device_count && shim->rows[device] != row)
+		device++;
+	return device;
+}
+
+/* What a device keeps for graphs and this one may have: its own memory of the last launch, or what no other graph uses.
+ */
+static uint64_t kept_for(struct shim *shim, const struct graph_need *need, int row)
+{
+	const uint64_t kept = atomic_load(&shim->graph_charges[row]);
+	cuuint64_t used;
+
+	if (need->launched || kept == 0 ||
+		!graphs_ask(shim, device_of_row(shim, row), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used))
+		return kept;
+	return quota_left(used, kept);
+}
+
 static bool graph_reserve(struct graph_charge *taking, struct shim *shim, const struct graph_need *need)
 {
 	taking->shim = shim != NULL && need->rows != 0 ? shim : NULL;
@@ -165,7 +193,8 @@ static bool graph_reserve(struct graph_charge *taking, struct shim *shim, const 
 	for (int row = 0; row < (int)GRANT_DEVICES; row++)
 		taking->reserved[row] = 0;
 	for (int row = 0; row < (int)GRANT_DEVICES; row++) {
-		const uint64_t more = quota_left(atomic_load(&shim->graph_charges[row]), need->bytes[row]);
+		const uint64_t more =
+			need->bytes[row] > 0 ? quota_left(kept_for(shim, need, row), need->bytes[row]) : 0;
 
 		if (need->rows >> row == 0)
 			break;
@@ -215,6 +244,10 @@ static CUresult instantiated(CUresult result, const CUgraphExec *exec, const str
 		entry = (struct table_entry){.key = need_key(*exec, row), .bytes = need->bytes[row]};
 		if (entry.bytes > 0)
 			put &= table_put(&shim->graphs, &entry);
+	}
+	for (uint32_t i = 0; i < need->pointers; i++) {
+		entry = (struct table_entry){.key = need->pointer[i], .scope = (uint64_t)(uintptr_t)*exec};
+		put &= table_put(&shim->graph_pointers, &entry);
 	}
 	if (put)
 		return result;
@@ -280,6 +313,7 @@ static struct graph_need exec_need(struct shim *shim, CUgraphExec exec)
 	if (shim == NULL || !table_get(&shim->graphs, (uint64_t)(uintptr_t)exec, &entry))
 		return need;
 	need.rows = entry.tag;
+	need.launched = entry.scope != 0;
 	for (int row = 0; need.rows >> row != 0; row++)
 		if (need.rows >> row & 1 && table_get(&shim->graphs, need_key(exec, row), &entry))
 			need.bytes[row] = entry.bytes;
@@ -309,7 +343,27 @@ UPLOAD(cuGraphUpload_ptsz)
 struct graph_launch {
 	struct launch launch;
 	struct graph_charge taking;
+	CUgraphExec exec;
 };
+
+/* Note whether a graph has its memory. */
+static void graph_note(struct shim *shim, uint64_t exec, bool launched)
+{
+	struct table_entry entry;
+
+	if (table_get(&shim->graphs, exec, &entry) && (entry.scope != 0) != launched) {
+		entry.scope = launched;
+		(void)table_put(&shim->graphs, &entry); /* into the place that it has */
+	}
+}
+
+void graph_freed(struct shim *shim, CUdeviceptr pointer)
+{
+	struct table_entry entry;
+
+	if (table_get(&shim->graph_pointers, pointer, &entry))
+		graph_note(shim, entry.scope, false);
+}
 
 static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream stream, bool per_thread)
 {
@@ -319,6 +373,7 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 	if (!graph_reserve(&graph->taking, shim, &need))
 		return false;
 	graph->launch = (struct launch){0};
+	graph->exec = exec;
 	if (!launch_is_free(stream))
 		limiter_enter(&graph->launch, (struct work){.key = (uint64_t)(uintptr_t)exec}, stream, per_thread);
 	return true;
@@ -327,6 +382,8 @@ static bool graph_begin(struct graph_launch *graph, CUgraphExec exec, CUstream s
 static CUresult graph_end(struct graph_launch *graph, CUresult result)
 {
 	(void)limiter_leave(&graph->launch, result);
+	if (graph->taking.shim != NULL && result == CUDA_SUCCESS)
+		graph_note(graph->taking.shim, (uint64_t)(uintptr_t)graph->exec, true);
 	graph_settle(&graph->taking);
 	return result;
 }
@@ -358,6 +415,8 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 
 	REAL(cuGraphExecDestroy);
 	if (shim != NULL) {
+		while (table_take_scope(&shim->graph_pointers, (uint64_t)(uintptr_t)hGraphExec, &entry))
+			;
 		if (table_take(&shim->graphs, (uint64_t)(uintptr_t)hGraphExec, &entry))
 			for (int row = 0; row < (int)GRANT_DEVICES; row++)
 				(void)table_take(&shim->graphs, need_key(hGraphExec, row), &entry);

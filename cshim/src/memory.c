@@ -1,5 +1,6 @@
 /* memory.c: memory at an address: cuMemAlloc and its relatives, and every way to free what lies at one. */
 #include "charge.h"
+#include "graph.h"
 #include "log.h"
 #include "pool.h"
 #include "quota.h"
@@ -202,10 +203,14 @@ static bool forget(struct shim *shim, CUdeviceptr pointer, struct table_entry *e
 	return shim != NULL && table_take(&shim->pointers, pointer, entry);
 }
 
-static CUresult settle_free(struct shim *shim, bool known, const struct table_entry *entry, CUresult result)
+static CUresult settle_free(
+	struct shim *shim, CUdeviceptr pointer, bool known, const struct table_entry *entry, CUresult result)
 {
-	if (!known)
+	if (!known) {
+		if (shim != NULL && result == CUDA_SUCCESS)
+			graph_freed(shim, pointer);
 		return result;
+	}
 	if (result != CUDA_SUCCESS)
 		(void)table_put(&shim->pointers, entry); /* still there */
 	else if (entry->kind == KIND_POOL)
@@ -225,7 +230,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 	REAL(cuMemFree_v2);
 	known = forget(shim, dptr, &entry);
-	return settle_free(shim, known, &entry, driver.cuMemFree_v2(dptr));
+	return settle_free(shim, dptr, known, &entry, driver.cuMemFree_v2(dptr));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
@@ -236,7 +241,7 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr)
 
 	REAL(cuMemFree);
 	known = forget(shim, dptr, &entry);
-	return settle_free(shim, known, &entry, driver.cuMemFree(dptr));
+	return settle_free(shim, dptr, known, &entry, driver.cuMemFree(dptr));
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
@@ -247,7 +252,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 
 	REAL(cuMemFreeAsync);
 	known = forget(shim, dptr, &entry);
-	return settle_free(shim, known, &entry, driver.cuMemFreeAsync(dptr, hStream));
+	return settle_free(shim, dptr, known, &entry, driver.cuMemFreeAsync(dptr, hStream));
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
@@ -258,7 +263,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 
 	REAL(cuMemFreeAsync_ptsz);
 	known = forget(shim, dptr, &entry);
-	return settle_free(shim, known, &entry, driver.cuMemFreeAsync_ptsz(dptr, hStream));
+	return settle_free(shim, dptr, known, &entry, driver.cuMemFreeAsync_ptsz(dptr, hStream));
 }
 
 /* Memory of another interface (Vulkan, a DMA buffer): who allocated it may be charged already. It is shown, not

@@ -138,10 +138,11 @@ struct shim {
 	struct table mappings; /* of VMM: address -> block */
 	struct table blocks;   /* of VMM: what is charged */
 	uint64_t last_block;
-	struct table array_maps;   /* places of sparse arrays -> block; `scope` is the array */
-	_Atomic uint32_t exported; /* blocks that were exported */
-	struct table graphs;       /* executable graphs that allocate: which devices, and on each how much */
-	struct table managed;      /* managed memory that was fetched to another device, charged there too */
+	struct table array_maps;     /* places of sparse arrays -> block; `scope` is the array */
+	_Atomic uint32_t exported;   /* blocks that were exported */
+	struct table graphs;         /* executable graphs that allocate: which devices, and on each how much */
+	struct table graph_pointers; /* what they allocate -> the graph (scope) */
+	struct table managed;        /* managed memory that was fetched to another device, charged there too */
 	struct table externals;
 	_Atomic uint32_t pools_used;
 	struct pool *_Atomic pool_chunks[POOL_CHUNKS];

@@ -9,17 +9,19 @@ them beside each other, and reports.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 CSHIM = Path(__file__).resolve().parent.parent
 RUN_SECONDS = 3600  # the long form of the kills
-CHECKED = ("blocks", "captures", "graphs", "memory", "pools", "process", "stress")
+CHECKED = ("blocks", "calls", "captures", "graphs", "memory", "pools", "process", "stress")
 """Programs that run under the library that looks at its invariants after every call, too."""
 
 
@@ -65,6 +67,24 @@ def library_has_constructor(library: Path) -> bool:
     return size is not None and int(size.group(1), 16) > 8
 
 
+def gpu_script_faults(build: Path, environment: dict[str, str]) -> list[str]:
+    """Run the script for a real GPU on the fake one, briefly; return what is wrong with what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        cards = Path(folder) / "cards"
+        cards.write_text("uuid=GPU-00000000-0000-4000-8000-000000000000 memory_mib=16384 name=Fake\n")
+        env = environment | {"FAKE_GPU_CONFIG": str(cards), "LD_LIBRARY_PATH": str(build / "fake"), "VGPU_BUILD": str(build)}
+        command = [sys.executable, str(CSHIM / "tests" / "gpu" / "run.py"), "--dry"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        return [f"ended with {done.returncode}, and printed no JSON: {done.stdout[:200]} {done.stderr[-200:]}"]
+    if done.returncode != 0 or not report["held"]:
+        return [f"ended with {done.returncode}: {report.get('reason') or report['failures'] or 'a part did not hold: ' + done.stdout}"]
+    print(f"gpu/run.py: every part ran on the fake driver, in {report['seconds']} s")
+    return []
+
+
 def main() -> int:
     """Run everything; return the exit status."""
     parser = argparse.ArgumentParser(description="Run the shim's quick tests.")
@@ -96,6 +116,9 @@ def main() -> int:
     for fault in [] if options.preload else binary_faults(build):  # a sanitizer's build needs its library
         failed += 1
         print(f"libvgpu.so: {fault}")
+    for fault in [] if options.preload else gpu_script_faults(build, plain):
+        failed += 1
+        print(f"gpu/run.py: {fault}")
     return 1 if failed else 0
 
 

@@ -139,6 +139,31 @@ static void each_device_of_a_graph_is_asked(void)
 	CHECK_EQUAL(cuGraphExecDestroy(exec), CUDA_SUCCESS);
 }
 
+/* What one graph has in use is not there for another; what it was freed of is. */
+static void graphs_that_have_their_memory_at_once_need_it_at_once(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.bytesize = 600 * MIB, .poolProps.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}};
+	CUgraphExec first, second;
+	CUgraphNode node;
+	CUgraph graph;
+
+	rig_begin(GIB);
+	CHECK_EQUAL(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&first, graph, 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphInstantiateWithFlags(&second, graph_that_allocates(600 * MIB, 0), 0), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(first, NULL), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(second, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(cuGraphLaunch(first, NULL), CUDA_SUCCESS); /* again in its own */
+	rig_exact(600 * MIB);
+	CHECK_EQUAL(cuMemFree_v2(params.dptr), CUDA_SUCCESS);
+	CHECK_EQUAL(cuGraphLaunch(second, NULL), CUDA_SUCCESS);
+	rig_exact(600 * MIB);
+	CHECK_EQUAL(cuGraphLaunch(first, NULL), CUDA_ERROR_OUT_OF_MEMORY); /* it has none any more */
+	rig_exact(600 * MIB);
+}
+
 static void a_graph_of_any_depth_is_looked_into(void)
 {
 	CUgraph graph, outer;
@@ -218,6 +243,7 @@ int main(int argc, char **argv)
 		TEST(a_graph_is_charged_when_it_is_uploaded),
 		TEST(a_graph_is_charged_where_it_allocates),
 		TEST(each_device_of_a_graph_is_asked),
+		TEST(graphs_that_have_their_memory_at_once_need_it_at_once),
 		TEST(a_graph_of_any_depth_is_looked_into),
 		TEST(a_graph_that_allocates_in_an_unknown_place_is_refused),
 		TEST(what_is_only_recorded_takes_no_room),

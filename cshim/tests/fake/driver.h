@@ -105,8 +105,13 @@ struct CUgraph_st *fake_graph_new(void);
 void fake_graph_add_kernel(struct CUgraph_st *graph, uint64_t ns);
 CUdeviceptr fake_graph_add_alloc(struct CUgraph_st *graph, uint64_t bytes, const CUmemLocation *location);
 
-/* Have the card keep at least `bytes` for graphs. */
-CUresult fake_graph_memory(int device, uint64_t bytes);
+/* Memory of a card for a graph, in use from now on or only ready; and not in use any more. A trim ends all use. */
+CUresult fake_graph_memory(int device, uint64_t bytes, bool use);
+void fake_graph_unused(int device, uint64_t bytes);
+unsigned fake_graph_trims(void);
+
+/* Whether `pointer` is memory of a launched graph, which is freed with that. */
+bool fake_graph_free(CUdeviceptr pointer);
 
 /* Device addresses for `bytes`; below 4 GiB for the oldest functions. What was given back last is given out first, as
  * real drivers do. */

@@ -1,5 +1,6 @@
 /* graph.c: graphs. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "driver.h"
@@ -19,10 +20,20 @@ struct CUgraph_st {
 	size_t count;
 };
 
+enum { POINTERS = 8 };
+
 struct CUgraphExec_st {
 	uint64_t ns;
 	uint64_t bytes[FAKE_DEVICES]; /* by card */
+	bool in_use;                  /* launched, and not freed since; the next launch frees it first */
+	unsigned trims;
+	CUdeviceptr pointers[POINTERS]; /* of its first allocations */
+	int pointer_count;
+	struct CUgraphExec_st *next;
 };
+
+static struct CUgraphExec_st *execs;
+static pthread_mutex_t exec_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct CUgraphNode_st *node_add(struct CUgraph_st *graph, CUgraphNodeType type)
 {
@@ -181,6 +192,8 @@ static void exec_add(CUgraphExec exec, const struct CUgraph_st *graph)
 		exec->ns += node->ns;
 		if (card >= 0)
 			exec->bytes[card] += node->bytes;
+		if (card >= 0 && exec->pointer_count < POINTERS)
+			exec->pointers[exec->pointer_count++] = node->dptr;
 		if (node->child != NULL)
 			exec_add(exec, node->child);
 	}
@@ -192,18 +205,59 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 	if (*exec == NULL)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	exec_add(*exec, graph);
+	pthread_mutex_lock(&exec_lock);
+	(*exec)->next = execs;
+	execs = *exec;
+	pthread_mutex_unlock(&exec_lock);
 	return CUDA_SUCCESS;
 }
 
+static bool has_memory(const struct CUgraphExec_st *exec)
+{
+	return exec->in_use && exec->trims == fake_graph_trims();
+}
+
+static void memory_unused(struct CUgraphExec_st *exec)
+{
+	for (int card = 0; card < FAKE_DEVICES && has_memory(exec); card++)
+		if (exec->bytes[card] > 0)
+			fake_graph_unused(card, exec->bytes[card]);
+	exec->in_use = false;
+}
+
+bool fake_graph_free(CUdeviceptr pointer)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&exec_lock);
+	for (struct CUgraphExec_st *exec = execs; exec != NULL && !found; exec = exec->next)
+		for (int i = 0; i < exec->pointer_count && !found; i++)
+			if (has_memory(exec) && exec->pointers[i] == pointer) {
+				found = true;
+				memory_unused(exec);
+			}
+	pthread_mutex_unlock(&exec_lock);
+	return found;
+}
+
 /* The memory that a graph allocates comes to it when it is uploaded, at the latest when it is launched. */
-static CUresult upload(const struct CUgraphExec_st *exec)
+static CUresult memory_for(struct CUgraphExec_st *exec, bool use)
 {
 	CUresult result = CUDA_SUCCESS;
 
+	if (has_memory(exec))
+		return CUDA_SUCCESS;
 	for (int card = 0; card < FAKE_DEVICES && result == CUDA_SUCCESS; card++)
 		if (exec->bytes[card] > 0)
-			result = fake_graph_memory(card, exec->bytes[card]);
+			result = fake_graph_memory(card, exec->bytes[card], use);
+	exec->in_use = use && result == CUDA_SUCCESS;
+	exec->trims = fake_graph_trims();
 	return result;
+}
+
+static CUresult upload(struct CUgraphExec_st *exec)
+{
+	return memory_for(exec, false);
 }
 
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS *params)
@@ -266,7 +320,7 @@ CUresult cuGraphInstantiateWithParams_ptsz(
 
 static CUresult graph_run(CUgraphExec exec, struct CUstream_st *stream)
 {
-	const CUresult result = upload(exec);
+	const CUresult result = memory_for(exec, true);
 
 	return result != CUDA_SUCCESS ? result : fake_launch(stream, exec->ns);
 }
@@ -286,6 +340,14 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
 	ENTER();
+	pthread_mutex_lock(&exec_lock);
+	for (struct CUgraphExec_st **at = &execs; *at != NULL; at = &(*at)->next)
+		if (*at == hGraphExec) {
+			*at = hGraphExec->next;
+			break;
+		}
+	pthread_mutex_unlock(&exec_lock);
+	memory_unused(hGraphExec);
 	free(hGraphExec);
 	return CUDA_SUCCESS;
 }

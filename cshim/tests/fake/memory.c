@@ -145,7 +145,9 @@ static CUresult release(CUdeviceptr pointer)
 	if (pointer == 0)
 		return CUDA_SUCCESS;
 	if (!table_take(&fake_pointers, pointer, &entry))
-		return CUDA_ERROR_INVALID_VALUE;
+		return fake_graph_free(pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (entry.kind == FROM_GRAPH)
+		(void)fake_graph_free(pointer);
 	if (entry.kind == FROM_CARD)
 		fake_give(entry.device, entry.bytes);
 	else if (entry.kind == FROM_POOL)

@@ -317,27 +317,50 @@ CUresult cuMemPoolImportFromShareableHandle(
 
 /* What graphs keep. */
 
-CUresult fake_graph_memory(int device, uint64_t bytes)
+static uint64_t graphs_used[FAKE_DEVICES];
+static unsigned trims;
+
+unsigned fake_graph_trims(void)
+{
+	return trims;
+}
+
+/* Memory for a graph, beside what other graphs have in use; `use` it or only have it ready. What is ready serves any
+ * graph. */
+CUresult fake_graph_memory(int device, uint64_t bytes, bool use)
 {
 	CUresult result = CUDA_SUCCESS;
+	uint64_t wanted;
 
 	bytes = fake_round_up(bytes, FAKE_PIECE);
 	pthread_mutex_lock(&fake_memory_lock);
-	if (bytes > graphs_reserved[device]) {
-		if (fake_take(device, bytes - graphs_reserved[device]))
-			graphs_reserved[device] = bytes;
+	wanted = graphs_used[device] + bytes;
+	if (wanted > graphs_reserved[device]) {
+		if (fake_take(device, wanted - graphs_reserved[device]))
+			graphs_reserved[device] = wanted;
 		else
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	if (result == CUDA_SUCCESS && use)
+		graphs_used[device] += bytes;
 	pthread_mutex_unlock(&fake_memory_lock);
 	return result;
+}
+
+void fake_graph_unused(int device, uint64_t bytes)
+{
+	pthread_mutex_lock(&fake_memory_lock);
+	graphs_used[device] -= fake_round_up(bytes, FAKE_PIECE);
+	pthread_mutex_unlock(&fake_memory_lock);
 }
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr, void *value)
 {
 	ENTER();
 	NOT_IN_A_CAPTURE();
-	*(cuuint64_t *)value = attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? graphs_reserved[fake_card(device)] : 0;
+	*(cuuint64_t *)value = attr == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? graphs_reserved[fake_card(device)]
+			       : attr == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT   ? graphs_used[fake_card(device)]
+									      : 0;
 	return CUDA_SUCCESS;
 }
 
@@ -349,7 +372,8 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	NOT_IN_A_CAPTURE();
 	pthread_mutex_lock(&fake_memory_lock);
 	fake_give(card, graphs_reserved[card]);
-	graphs_reserved[card] = 0;
+	graphs_reserved[card] = graphs_used[card] = 0; /* the real one keeps what is in use */
+	trims++;
 	pthread_mutex_unlock(&fake_memory_lock);
 	return CUDA_SUCCESS;
 }

@@ -129,7 +129,7 @@ static void what_one_keeps_is_room_for_another(void)
 	CHECK_EQUAL(reserve_total(region, 0), 1000);
 }
 
-static void no_more_than_some_megabytes_are_kept(void)
+static void no_more_than_a_bound_is_kept(void)
 {
 	struct region *region = new_region();
 
@@ -435,7 +435,7 @@ int main(int argc, char **argv)
 		TEST(settling_twice_changes_nothing),
 		TEST(what_is_freed_is_taken_again_without_a_turn),
 		TEST(what_one_keeps_is_room_for_another),
-		TEST(no_more_than_some_megabytes_are_kept),
+		TEST(no_more_than_a_bound_is_kept),
 		TEST(a_spare_of_long_ago_stays_ended),
 		TEST(many_processes_never_exceed_the_limit),
 		TEST(what_is_free_is_never_refused_while_another_comes_and_goes),
