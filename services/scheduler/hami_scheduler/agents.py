@@ -57,9 +57,10 @@ class Agents:
     async def run(self, stop: asyncio.Event) -> None:
         """Let holds end by time, and ask agents that did not answer again, until ``stop``."""
         while not await sleep_until(stop, LOOK_SECONDS):
-            self._connected_seconds(self._bus.connected_since)
-            for change in self._presence.look(connected=self._bus.connected, now=self._clock.monotonic()):
-                self._changed(change)
+            with self._isolation.item("holds"):
+                self._connected_seconds(self._bus.connected_since)
+                for change in self._presence.look(connected=self._bus.connected, now=self._clock.monotonic()):
+                    self._changed(change)
             await asyncio.gather(*(self._ask(key) for key in self._presence.away[:_AT_ONCE]))
 
     async def _ask(self, key: Key) -> None:

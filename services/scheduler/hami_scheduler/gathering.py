@@ -73,28 +73,26 @@ class Gathering:
             await self._bell.wait()
             self._bell.clear()
             for group in tuple(self._unread):
-                read = False
                 with self._isolation.item(f"group {group}"):
-                    read = await self._read(group)
-                if not read:
-                    await asyncio.sleep(RETRY_SECONDS)
-                    self._bell.set()
+                    await self._read(group)
+            if self._unread:
+                await asyncio.sleep(RETRY_SECONDS)
+                self._bell.set()
 
-    async def _read(self, group: Group) -> bool:
-        """Whether the API server has said how large the group must be."""
+    async def _read(self, group: Group) -> None:
+        """Ask the API server how large the group must be; it stays unread where there is no answer."""
         minimum: int | None = None
         try:
             minimum = (await self._cluster.get(_KINDS[group.kind], group.name, namespace=group.namespace)).spec.min_member
         except api.ClusterError as exc:
             if exc.code != 404:
                 log.warning("pod group not read", group=str(group), error=str(exc))
-                return False
+                return
         self._unread.pop(group, None)
         self._sizes.pop(group, None)
         self._sizes[group] = (self._clock.monotonic(), minimum)
         if len(self._sizes) > REMEMBERED:
             del self._sizes[next(iter(self._sizes))]
-        return True
 
     async def arrive(self, group: Group, size: int) -> str:
         """A member, whose room is assumed, has come to be bound: return when enough of the group have; an error text where they have not in time."""
