@@ -1,0 +1,43 @@
+"""The scheduler asks agents over the production overlay's bus, where they have an account of their own: an answer, or at once that none comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from hami_protocol import subjects
+from hami_runtime.bus import NoReply
+from tests.contract.manifests import test_nats_auth_callout as callout
+from tests.contract.manifests.test_nats_auth_callout import World, connected
+
+pytestmark = [pytest.mark.nats, pytest.mark.asyncio(loop_scope="module")]
+
+QUESTION = subjects.ask_agent("node-1", "nvidia")
+LONG_SECONDS = 30.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    folder, other = tmp_path_factory.mktemp("bus"), tmp_path_factory.mktemp("callout")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AUTH_ISSUER", callout.SECRET["issuer"])
+        async with callout.running(folder, other) as world:
+            yield world
+
+
+async def test_an_agent_answers_and_one_that_is_gone_is_known_at_once(world: World) -> None:
+    async def answer(_question: bytes) -> bytes:
+        return b"{}"
+
+    async with world.bus.connect("hami-scheduler") as scheduler:
+        await connected(scheduler)
+        async with world.agent("node-1") as agent:
+            await connected(agent)
+            async with agent.answer(QUESTION, answer):
+                assert await scheduler.request(QUESTION, b"", timeout_seconds=LONG_SECONDS) == b"{}"
+            with pytest.raises(NoReply, match="nobody answers"):
+                await scheduler.request(QUESTION, b"", timeout_seconds=LONG_SECONDS)
+        with pytest.raises(NoReply, match="nobody answers"):
+            await scheduler.request(QUESTION, b"", timeout_seconds=LONG_SECONDS)
