@@ -45,8 +45,8 @@ class Manifests:
 
 
 @cache
-def build(folder: str) -> Manifests:
-    """What ``kubectl kustomize`` makes of a folder below ``deploy/kustomize``."""
+def build(folder: str | Path) -> Manifests:
+    """What ``kubectl kustomize`` makes of a folder, by its name below ``deploy/kustomize`` or its path."""
     kubectl = Path(sys.executable).with_name("kubectl")
     done = subprocess.run([kubectl, "kustomize", KUSTOMIZE / folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

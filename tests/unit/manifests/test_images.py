@@ -1,5 +1,6 @@
 """Each service has an image: its command, run by nobody, made of its own packages and of locked ones."""
 
+import os
 import re
 from pathlib import Path
 
@@ -102,6 +103,19 @@ def test_an_overlay_runs_the_images_of_its_version(name: str) -> None:
         for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
     }
     assert {image for image in found if image.startswith("hami/")} == wanted
+
+
+def test_an_overlay_pins_an_image_by_digest(tmp_path: Path) -> None:
+    digest = f"sha256:{'a' * 64}"
+    images_of = [{"name": f"hami/{service}", "newName": f"registry.example/hami/{service}", "digest": digest} for service in SERVICES]
+    base = os.path.relpath(ROOT / "deploy/kustomize/overlays/minimal", tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [base], "images": images_of}))
+    found = {
+        container["image"]
+        for pod in build(tmp_path).pods.values()
+        for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    }
+    assert {image for image in found if "hami/" in image} == {f"registry.example/hami/{service}@{digest}" for service in SERVICES}
 
 
 def test_compose_builds_the_images_of_its_version() -> None:
