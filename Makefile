@@ -149,6 +149,7 @@ docs: $(STAMP) ## Generate what is generated in docs/: JSON Schemas, the AsyncAP
 	@$(BIN)/python -m tools.protocol_page > docs/protocol/README.md
 	@$(BIN)/python tools/decisions_page.py > docs/decisions/README.md
 	@$(BIN)/python -m tools.manifests
+	@$(BIN)/python -m tools.chart
 	@$(BIN)/python -m tools.policy_pictures
 
 site: $(SITE_STAMP) ## Build docs/ as a site into build/site: no warning, no broken link, no request to another host

@@ -40,12 +40,15 @@ class Group(NamedTuple):
     flags: tuple[str, ...] = ()
     """Of ``go build``."""
     cgo: bool = True
+    package: str = "./..."
+    """Which packages of the module, or of those that it requires."""
 
 
 KUBERNETES = Group("kubernetes", ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"))
 CONTAINERD = Group("containerd", ("containerd", "containerd-shim-runc-v2", "ctr"), ("-tags", "no_btrfs,no_devmapper,no_zfs"))
 ADDONS = Group("addons", ("coredns", "network-policies", "cert-manager"), cgo=False)
 """A cluster's DNS, what enforces NetworkPolicies, and cert-manager: for the installation test."""
+HELM = Group("helm", ("helm",), cgo=False, package="helm.sh/helm/v3/cmd/helm")
 CLUSTER = (KUBERNETES, CONTAINERD)
 
 
@@ -223,7 +226,7 @@ def _build(group: Group) -> Path:
         environ = {} if group.cgo else {"CGO_ENABLED": "0"}
         _go(
             MODULES / group.name,
-            *("-modfile", str(modfile), "-ldflags", stamp, *group.flags, "-o", f"{partial}/", "./..."),
+            *("-modfile", str(modfile), "-ldflags", stamp, *group.flags, "-o", f"{partial}/", group.package),
             environ=environ,
         )
         partial.rename(folder)

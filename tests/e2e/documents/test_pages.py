@@ -41,7 +41,7 @@ NOT_RUN: Final[tuple[tuple[str, str], ...]] = (
     (r"docker(-compose)? .*", IMAGES),
     (r"kubectl label node NODE .*|kubectl (apply|delete) -k .*|kubectl .*-n hami-(system|node-agent) .*|export HAMI_TOKEN=.*", INSTALLED),
     (r"kubectl create clusterrolebinding .*|kubectl proxy .*|curl .*/proxy/v1/.*", INSTALLED),
-    (r"hami install(?! --dry-run).*|hami uninstall.*|kubectl apply -f hami.yaml", INSTALLED),
+    (r"hami install(?! --dry-run).*|hami uninstall.*|kubectl apply -f hami.yaml|helm .*", INSTALLED),
     (r"nats .*|.*\| jq .*|(npm|node|go) .*|cd examples/subscribers/(go|javascript)", ELSEWHERE),
 )
 """Patterns of the whole command, each with why it is not typed here. One that no page has any more has to go."""
