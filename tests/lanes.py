@@ -37,6 +37,8 @@ class Lanes(NamedTuple):
     mark: str
     """The tests of a lane have this marker."""
     lanes: tuple[Lane, ...]
+    steps: bool = False
+    """The tests of a file build upon each other: after a failure the whole lane runs again."""
 
     async def run(self, arguments: Sequence[str]) -> int:
         """Run all lanes; 0 where all tests have passed, or did when they ran again."""
@@ -53,7 +55,8 @@ class Lanes(NamedTuple):
             print(
                 f"=== {lane.name}, once more: what has just failed, alone. Controllers, kubelets and their timing are not ours.", flush=True
             )
-            again = await self._pytest(lane, [*arguments, "--last-failed", "--last-failed-no-failures=none"])
+            chosen = () if self.steps else ("--last-failed", "--last-failed-no-failures=none")
+            again = await self._pytest(lane, [*arguments, *chosen])
             print(again.said, flush=True)
             if again.code:
                 return again.code

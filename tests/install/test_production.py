@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -45,8 +44,10 @@ def traffic(cluster: Cluster) -> Traffic:
 
 
 def test_nothing_is_applied_before_everything_is_there(cluster: Cluster) -> None:
-    with pytest.raises(CommandFailed, match=r"cert-manager.*Prometheus operator"):
+    with pytest.raises(CommandFailed, match="nothing was applied") as refused:
         cluster.hami("install", "--overlay", OVERLAY)
+    for lacking in ("cert-manager", "Prometheus operator", "hami-auth-callout", "StorageClass"):
+        assert lacking in str(refused.value)
     assert "hami" not in cluster.kubectl("get", "namespaces", "-o", "name")
 
 
@@ -55,10 +56,7 @@ def test_the_install_page_is_followed(cluster: Cluster) -> None:
     cluster.define_prometheus_kinds()
     cluster.provide_volumes()
     cluster.kubectl("label", "node", NODE, "gpu=on")
-    cluster.kubectl("apply", "-k", ROOT / "deploy/kustomize/base/namespace")
-    secret = cluster.run(sys.executable, "-m", "hami_registry.callout.main", "keys")
-    cluster.kubectl("apply", "-f", "-", given=secret)
-    cluster.hami("install", "--overlay", OVERLAY)
+    cluster.hami("install", "--overlay", OVERLAY, "--make-key")
 
 
 def test_doctor_finds_nothing_wrong(cluster: Cluster) -> None:
@@ -145,8 +143,9 @@ def test_any_replica_may_be_lost(cluster: Cluster, component: str) -> None:
     cluster.machine.until(lambda: test_doctor_finds_nothing_wrong(cluster) is None, "a sound installation", seconds=120)
 
 
-def test_deleted_it_leaves_nothing_that_is_called(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "-k", OVERLAY, "--wait=true", "--timeout=180s")
+def test_uninstalled_it_leaves_nothing_that_is_called(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "pod", "first-share", "--wait=true")
+    cluster.hami("uninstall", "--yes")
     kinds = "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies"
     assert [name for name in cluster.kubectl("get", kinds, "-o", "name").split() if "hami" in name] == []
     cluster.kubectl("run", "plain", f"--image={BUSYBOX}", "--restart=Never", "--command", "--", "sleep", "1000000")

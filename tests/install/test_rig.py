@@ -12,7 +12,7 @@ from tests.cluster.harness.building import ROOT
 from tests.install.conftest import running
 from tests.install.harness import images
 from tests.install.harness.cluster import Cluster
-from tests.install.harness.machine import NODE, CommandFailed
+from tests.install.harness.machine import NODE, CommandFailed, run
 from tests.install.harness.traffic import Traffic, judge
 
 EXAMPLES = ROOT / "examples"
@@ -160,11 +160,19 @@ class TestUpgrade:
 
 
 class TestUninstall:
-    def test_nothing_is_left_of_what_was_applied(self, cluster: Cluster) -> None:
+    def test_it_refuses_while_a_pod_holds_a_share(self, cluster: Cluster) -> None:
+        with pytest.raises(CommandFailed, match="first-share"):
+            cluster.hami("uninstall", "--yes")
+        test_doctor_finds_nothing_wrong(cluster)
+
+    def test_it_leaves_nothing(self, cluster: Cluster) -> None:
         cluster.kubectl("delete", "pod", "first-share", "--wait=true")
-        cluster.kubectl("delete", "-k", ROOT / "deploy/kustomize/overlays/rig", "--wait=true", "--timeout=120s")
+        cluster.hami("uninstall", "--yes")
         kinds = "namespaces,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingwebhookconfigurations"
         assert [name for name in cluster.kubectl("get", kinds, "-o", "name").split() if "hami" in name] == []
+        assert [key for key in cluster.get("node", NODE)["metadata"]["annotations"] if "hami.io" in key] == []
+        left = run(cluster.machine.on_node("find", "/var/run/cdi", "/usr/local", "/var/lib/kubelet/device-plugins"))
+        assert [path for path in left.split() if any(name in path for name in ("hami", "vgpu", "nvidia-gpu"))] == []
 
     def test_pods_are_created_as_before(self, cluster: Cluster) -> None:
         cluster.kubectl("run", "plain", "--image=busybox:1.36", "--restart=Never", "--command", "--", "sleep", "1000000")
