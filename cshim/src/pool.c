@@ -28,19 +28,25 @@ static bool pool_ask(const struct shim *shim, CUmemoryPool handle, CUmemPool_att
 static bool pool_attribute(
 	const struct shim *shim, const struct pool *pool, CUmemPool_attribute attribute, cuuint64_t *value)
 {
-	return pool_ask(shim, (CUmemoryPool)(uintptr_t)atomic_load(&pool->handle), attribute, value);
+	const uint64_t handle = atomic_load(&pool->handle); /* 0: another thread has just forgotten it */
+
+	return handle != 0 && pool_ask(shim, (CUmemoryPool)(uintptr_t)handle, attribute, value);
 }
 
 /* What the pool holds. Where the driver does not tell it is at least what it is charged and what was just reserved. */
-static uint64_t pool_holds(struct shim *shim, const struct pool *pool, uint64_t reserved)
+static uint64_t pool_holds(struct shim *shim, struct pool *pool, uint64_t reserved)
 {
+	uint64_t live, charged;
 	cuuint64_t held;
 
+	spin_take(&pool->lock);
+	live = pool->live_bytes;
+	charged = pool->charged_bytes;
+	spin_give(&pool->lock);
 	if (pool->destroyed)
-		return pool->live_bytes;
-	return pool_attribute(shim, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held)
-		       ? held
-		       : quota_add(pool->charged_bytes, reserved);
+		return live;
+	return pool_attribute(shim, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &held) ? held
+										       : quota_add(charged, reserved);
 }
 
 /* Set the pool's charge to what it holds; `reserved` was taken for it beforehand and is given back. */
@@ -191,6 +197,8 @@ static struct pool *pool_place(struct shim *shim, uint32_t number)
 			NULL, POOL_CHUNK * sizeof(*made), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (made == MAP_FAILED)
 			return NULL;
+		for (uint32_t i = 0; i < POOL_CHUNK; i++)
+			made[i].number = number - number % POOL_CHUNK + i;
 		if (!atomic_compare_exchange_strong(chunk, &none, made))
 			munmap(made, POOL_CHUNK * sizeof(*made));
 	}
@@ -214,7 +222,6 @@ static struct pool *pool_add(struct shim *shim, CUmemoryPool handle, int row)
 		free = atomic_load(&pool->handle) == 0;
 		if (free) {
 			pool->row = row; /* before its handle lets anybody look at it */
-			pool->number = entry.tag;
 			atomic_store(&pool->handle, entry.key);
 		}
 		spin_give(&pool->lock);

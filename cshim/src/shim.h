@@ -61,8 +61,8 @@ struct context_row {
 
 struct pool {
 	_Atomic uint64_t handle;
-	uint32_t number;
-	int row; /* ROW_NONE: of the host, or another process's */
+	uint32_t number; /* of its place, which never changes */
+	_Atomic int row; /* ROW_NONE: of the host, or another process's */
 	spin_lock lock;
 	uint64_t charged_bytes;   /* what the region has for it */
 	uint64_t live_bytes;      /* what was allocated from it and not freed */
