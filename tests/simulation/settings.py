@@ -22,6 +22,8 @@ class Settings:
     hold_seconds: float
     monitor: bool
     """Whether agents measure what containers use."""
+    loses_tails: bool
+    """Whether streams come back shorter than they were."""
     quota: dict[str, int]
     """By key of a ResourceQuota, what the namespace may have; empty for no quota."""
 
@@ -34,6 +36,7 @@ def settings(chance: random.Random) -> Settings:
         priorities=chance.choice([(0,), (0,), (0, 0, 0, 1000), (0, 10, 1000)]),
         hold_seconds=chance.choice([30.0, 600.0, 600.0]),
         monitor=chance.random() < 0.5,
+        loses_tails=chance.random() < 0.3,
         quota=_quota(chance) if chance.random() < 0.3 else {},
     )
 

@@ -8,7 +8,10 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from hami_protocol.pods import is_terminal
+from hami_protocol import subjects
+from hami_protocol.envelope import seal
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, PodReleased
+from hami_protocol.pods import is_terminal, pod_ref
 from hami_runtime.bus import BusError
 from hami_scheduler.resizing import ResizeRefused, Wish
 from tests.simulation import shapes
@@ -28,6 +31,7 @@ class Storm:
         self.town = town
         self.chance = town.chance
         self.created = 0
+        self._lies = 0
         self._begun: set[asyncio.Task[None]] = set()
 
     async def act(self) -> None:
@@ -53,6 +57,8 @@ class Storm:
             (self._skew_or_sicken, 3),
             (self._restart_kubelet, 3),
             (self._resize, 6),
+            (self._lie, 4),
+            (self._lose_tail, 1 if self.town.settings.loses_tails else 0),
         )
 
     def _break_watches(self) -> None:
@@ -143,6 +149,34 @@ class Storm:
         self.town.faults.tell(f"{kubelet.name}'s kubelet restarts, which takes {seconds} s")
         kubelet.stop()
         self._later(seconds, kubelet.start)
+
+    async def _lie(self) -> None:
+        """An agent publishes, where it may, of a pod that is on another node."""
+        town, chance = self.town, self.chance
+        elsewhere = [(node.name, seen) for node in town.nodes for seen in town.watchdog.pods.values() if seen.node not in ("", node.name)]
+        if not elsewhere:
+            return
+        node, seen = chance.choice(elsewhere)
+        pod, to_allocate = pod_ref(seen.pod), seen.left or ""
+        event = chance.choice(
+            [
+                PodReleased(pod=pod, node=node),
+                AllocationFailed(pod=pod, node=node, reason="no card"),
+                AllocationSucceeded(pod=pod, node=node),
+                ContainerServed(pod=pod, node=node, container=seen.pod.spec.containers[0].name, vendor="NVIDIA", to_allocate=to_allocate),
+            ]
+        )
+        self._lies += 1
+        time = town.clock.utc().isoformat().replace("+00:00", "Z")
+        town.faults.tell(f"{node}'s agent publishes {type(event).__name__} of {pod}, which is on {seen.node}")
+        with suppress(BusError):
+            await town.bus.publish(seal(event, event_id=f"lie/{self._lies}", source="/liar", time=time, by_agent=True))
+
+    def _lose_tail(self) -> None:
+        stream = self.chance.choice([subjects.ALLOCATIONS, subjects.DEVICES, subjects.VERDICTS])
+        count = self.chance.choice([1, 3, 12])
+        self.town.faults.tell(f"{stream.name} comes back without its last {count} messages")
+        self.town.lose_tail(stream, count)
 
     def _resize(self) -> None:
         running = [seen for seen in self.town.watchdog.pods.values() if seen.resizable]

@@ -78,6 +78,8 @@ class Town:
         self.changes: list[tuple[float, Change]] = []
         self.reachable = True
         """Whether the API server is up."""
+        self.lost_tail = False
+        """Whether the log of allocations came back from an older disk."""
         self.supervisors: dict[str, Supervisor] = {}
         self.schedulers: dict[str, tuple[Process, Scheduler]] = {}
         """By name of the process."""
@@ -179,6 +181,11 @@ class Town:
         if not process.linked.is_set():
             process.linked_since = asyncio.get_running_loop().time()
         process.linked.set()
+
+    def lose_tail(self, stream: subjects.StreamSpec, count: int) -> None:
+        """The bus comes back from an older disk, without the last messages of a stream."""
+        self.bus.lose_tail(stream, count)
+        self.lost_tail = self.lost_tail or stream is subjects.ALLOCATIONS
 
     def break_watches(self) -> None:
         """All watches end; whoever goes on has to list again."""

@@ -100,6 +100,8 @@ class Watchdog:
         """By card: shares, MiB and percent of the pods that are bound and not over."""
         self.pods: dict[str, Seen] = {}
         """By UID, those that exist."""
+        self.bound: dict[str, str] = {}
+        """By UID, the node that a pod is on, or was."""
         self.started: Counter[str] = Counter()
         """By UID, how many containers with devices were started."""
         self.hopeless: set[str] = set()
@@ -155,6 +157,8 @@ class Watchdog:
         elif node:
             self._check_binding(seen.brand, pod, node, allocated)
         seen.node, seen.allocated, seen.left = node, allocated, left
+        if node:
+            self.bound[pod.metadata.uid] = node
 
     def _check_binding(self, brand: Brand, pod: Pod, node: str, allocated: str | None) -> None:
         """Nothing is bound without an assignment, and an assignment is exactly what was asked."""
