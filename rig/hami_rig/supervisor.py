@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,10 +35,14 @@ from hami_rig.processes import ManagedProcess, ProcessFailed
 from hami_rig.profile import Profile, ProfileError, RigNode
 from hami_rig.scheduler import configuration
 from hami_rig.service_settings import LOOPBACK, REGISTRY, SCHEDULER, ServicePaths, service_environments, user_tokens
+from hami_runtime.kube import http
+from hami_runtime.kube.cluster import NODES
 
 READY_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 LOOK_AGAIN_SECONDS = 0.05
+COUNTED_SECONDS = 15.0
+"""Longer than a kubelet's period of writing its node's status."""
 NATS = "nats"
 API_SERVER = "api-server"
 KUBE_SCHEDULER = "kube-scheduler"
@@ -165,6 +169,19 @@ class Rig:
         await self._start_one(KUBE_SCHEDULER)
         self._say("waiting until every service is able to do its job")
         await _together(*(self.able(name) for name in services))
+        self._say("waiting until every kubelet has counted its devices")
+        await self._counted()
+
+    async def _counted(self) -> None:
+        """Wait until each node with cards has some allocatable, or kubelets have had the time for it: until then no pod is placed there."""
+        wanted = {node.name: self._catalog.by_device_type(node.devices["vendor"]) for node in self.nodes if _has_cards(node)}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COUNTED_SECONDS), http.connect(str(self.kubeconfig)) as cluster:
+                while True:
+                    listed = {node.metadata.name: node.status.allocatable or {} for node in (await cluster.list(NODES)).items}
+                    if all(vendor is None or _some(listed.get(name, {}), vendor.count_resource) for name, vendor in wanted.items()):
+                        return
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     async def able(self, name: str) -> None:
         """Wait until a service answers ``/readyz`` with yes.
@@ -283,6 +300,14 @@ def _new_folder(wanted: Path | None) -> Path:
     except OSError as exc:
         raise ProcessFailed(f"{wanted}: {exc.strerror}") from exc
     return wanted.resolve()
+
+
+def _has_cards(node: RigNode) -> bool:
+    return bool(node.devices.get("count") or node.devices.get("devices"))
+
+
+def _some(allocatable: Mapping[str, object], resource: str) -> bool:
+    return str(allocatable.get(resource, "0")) != "0"
 
 
 def _catalog(profile: Profile) -> Catalog:
