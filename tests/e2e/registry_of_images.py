@@ -33,11 +33,14 @@ async def registry_of_images() -> AsyncIterator[dict[str, str]]:
             return web.json_response({"schemaVersion": 2, "mediaType": INDEX, "manifests": [OTHERS]}, content_type=INDEX)
         return web.json_response({"errors": []}, status=STATUS[name])
 
-    app = web.Application()
-    app.router.add_get("/v2/{name:.+}/manifests/{tag}", answer)
-    app.router.add_get("/v2/{name:.+}/blobs/{digest}", answer)
+    def app() -> web.Application:
+        routes = ("/v2/{name:.+}/manifests/{tag}", "/v2/{name:.+}/blobs/{digest}")
+        served = web.Application()
+        served.add_routes([web.get(route, answer) for route in routes])
+        return served
+
     async with AsyncExitStack() as stack:
-        plain = await stack.enter_async_context(serve_app(app))
-        secure = await stack.enter_async_context(serve_app(app, ports.own_address(), ssl=self_signed.context("registry")))
+        plain = await stack.enter_async_context(serve_app(app()))
+        secure = await stack.enter_async_context(serve_app(app(), ports.own_address(), ssl=self_signed.context("registry")))
         images = {name: f"127.0.0.1:{plain}/team/{name}:1" for name in (*STATUS, "foreign")}
         yield {**images, "distrusted": f"{ports.own_address()}:{secure}/team/app:1", "unreachable": f"127.0.0.1:{ports.free()}/team/app:1"}

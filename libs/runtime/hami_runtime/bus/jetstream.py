@@ -237,19 +237,23 @@ class JetStreamBus:
 
     @asynccontextmanager
     async def answer(self, subject: str, handler: Handler) -> AsyncIterator[None]:
-        """Answer while the context is open, over all connections."""
+        """Answer while the context is open, over all connections. The server knows of it before the context begins, and of its end when it ends."""
         if subject in self._handlers:
             raise BusError(f"{subject}: this process answers it already")
         self._handlers[subject] = handler
         if self._session is not None and self.connected:
             with suppress(BusUnavailable):
                 await self._answer(self._session, subject)
+                await self._session.flush()
         try:
             yield
         finally:
             del self._handlers[subject]
             if (unsubscribe := self._subscribed.pop(subject, None)) is not None:
-                await unsubscribe()  # who asks is told at once that nobody answers any more
+                await unsubscribe()  # the server answers at once that nobody responds any more
+                if self._session is not None:
+                    with suppress(BusUnavailable):
+                        await self._session.flush()
 
     # For readers
 
