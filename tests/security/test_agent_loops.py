@@ -13,7 +13,7 @@ from hami_node_agent.needs import HostPaths
 from hami_node_agent.sharing import Sharing
 from hami_protocol import subjects
 from hami_protocol.devices import AllocationMode, PodRef
-from hami_protocol.envelope import open_message
+from hami_protocol.envelope import EVENT_ID, open_message
 from hami_protocol.events import DevicesReported, NodeUsage, PodReleased, ShareResizeApplied, ShareResized
 from hami_protocol.pods import pod_ref
 from tests.contract.node_agent.world import World, play
@@ -55,7 +55,7 @@ async def grants(world: World, error: Exception) -> None:
 
 
 async def outbox(world: World, error: Exception) -> None:
-    fail(world.bus, "publish", lambda message, **_: "bad" in message.headers["Nats-Msg-Id"], error=error)
+    fail(world.bus, "publish", lambda message, **_: "bad" in message.headers[EVENT_ID], error=error)
     for name in ("bad", "good"):
         ref = PodRef(namespace="default", name=name, uid=name)
         world.agent.outbox.put(PodReleased(pod=ref, node="n1", reason="gone"), f"{name}/released", by_agent=True)
