@@ -53,7 +53,8 @@ STAY: Final = "trap exit TERM; sleep 100000 & wait"
 PROBE: Final = f"{SHOW}\n{STAY}"
 OURS = re.compile(r"CUDA_|NVIDIA_|GPU_|LIBCUDA_")
 CACHE = re.compile(r"/usr/local/vgpu/[0-9a-z-]+\.cache")
-MOUNTS = frozenset({"/tmp/vgpulock", "/etc/ld.so.preload", "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/grant"})
+WRITABLE = frozenset({"/tmp/vgpulock", "/usr/local/vgpu/region"})
+MOUNTS = WRITABLE | {"/etc/ld.so.preload", "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/grant"}
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -154,7 +155,7 @@ class World:
         assert ours == wanted, (pod.metadata.name, container)
         assert seen.mounts.keys() >= MOUNTS
         assert {path for path in seen.mounts if "vgpu" in path or "preload" in path} == MOUNTS
-        for path in MOUNTS - {"/tmp/vgpulock", "/usr/local/vgpu"}:
+        for path in MOUNTS - WRITABLE:
             assert seen.mounts[path].split(",")[0] == "ro", path
         assert seen.grant is not None
         granted = [(device.uuid, device.memory_limit_mib, device.sm_percent) for device in seen.grant.devices]
