@@ -213,7 +213,7 @@ def test_an_event_that_cannot_be_published_for_an_unknown_reason_is_tried_again_
         tried = 0
 
         async def publish(self, message: Message, *, expected_last: int | None = None, timeout_seconds: float = 5.0) -> int:
-            if message.headers[MESSAGE_ID] == "e1":
+            if message.headers[EVENT_ID] == "e1":
                 self.tried += 1
                 raise RecursionError
             return await super().publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
