@@ -57,7 +57,7 @@ class Storm:
             (self._skew_or_sicken, 3),
             (self._restart_kubelet, 3),
             (self._resize, 6),
-            (self._lie, 4),
+            (self._lie, 4 if self.town.settings.lies else 0),
             (self._lose_tail, 1 if self.town.settings.loses_tails else 0),
         )
 
