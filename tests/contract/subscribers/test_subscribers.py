@@ -34,13 +34,13 @@ class Bus:
         self.environ = {**os.environ, "NATS_URL": server.url, "HAMI_EVENT_SCHEMA": str(building.SCHEMA)}
 
     async def tell(self, name: str, **changes: str) -> None:
-        """Publish the recorded event ``name``, with other words in its body."""
+        """Publish the recorded event ``name``, with other words in its body and subject."""
         recorded = json.loads((WIRE / f"0.1-{name}.json").read_text())
         headers = {**recorded["headers"], "Nats-Msg-Id": f"{name}-{changes}"}
-        text = json.dumps(recorded["body"])
+        subject, text = recorded["subject"], json.dumps(recorded["body"])
         for word, other in changes.items():
-            text = text.replace(word.replace("_", "-"), other)
-        await self._bus.publish(Message(subject=recorded["subject"], data=text.encode(), headers=headers))
+            subject, text = (part.replace(word.replace("_", "-"), other) for part in (subject, text))
+        await self._bus.publish(Message(subject=subject, data=text.encode(), headers=headers))
 
     async def tell_nonsense(self) -> None:
         """Publish what no subscriber can read."""
