@@ -46,13 +46,24 @@ async def first(bus: JetStreamBus, stream: subjects.StreamSpec, subject: str, *,
 
 
 async def first_live(agent: JetStreamBus, subject: str, publish: Callable[[], Awaitable[object]]) -> str:
-    """The subject of the first message that is kept from now on."""
-    async with asyncio.timeout(20), agent.live(subjects.ALLOCATIONS, subject) as messages:
+    """The subject of the first message that is kept from now on, published until one comes: a new connection's accounts are linked in a moment."""
+
+    async def publishing() -> None:
         while True:
-            message = await anext(messages)
-            if message is not None:
-                return message.subject
             await publish()
+            await asyncio.sleep(0.5)
+
+    publisher: asyncio.Task[None] | None = None
+    try:
+        async with asyncio.timeout(20), agent.live(subjects.ALLOCATIONS, subject) as messages:
+            async for message in messages:
+                if message is not None:
+                    return message.subject
+                publisher = publisher or asyncio.create_task(publishing())
+    finally:
+        if publisher is not None:
+            publisher.cancel()
+    raise AssertionError("the messages ended")
 
 
 async def test_each_service_does_all_that_it_does(bus: ProductionBus) -> None:
