@@ -10,6 +10,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     seeds = sys.modules.get("tests.simulation.test_seeds")
     ran = [report for report in terminalreporter.stats.get("passed", ()) if "test_in_every_story" in report.nodeid]
     if seeds is not None and ran:
-        terminalreporter.write_line(
-            f"simulation: {seeds.SEEDS} fresh seeds from {seeds.FRESH}; HAMI_TEST_FIRST_SEED={seeds.FRESH} repeats them"
-        )
+        terminalreporter.write_line(f"simulation: {seeds.SEEDS} seeds from {seeds.FRESH}; HAMI_TEST_FIRST_SEED={seeds.FRESH} repeats them")
