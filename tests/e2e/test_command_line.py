@@ -117,7 +117,10 @@ async def test_who_has_no_way_to_the_bus_is_told_the_same_by_the_registry(world:
         "events -n default --since 1d",
         "events -n elsewhere",
     ):
-        there, here = await at_a_distance.hami(*command.split()), await shell.hami(*command.split())
+        for _ in range(5):  # what is used may be measured between the two looks
+            there, here = await at_a_distance.hami(*command.split()), await shell.hami(*command.split())
+            if _timeless(there.out) == _timeless(here.out):
+                break
         assert _timeless(there.out) == _timeless(here.out)
         assert (there.code, there.err) == (here.code, here.err)
     doctor = await at_a_distance.hami("doctor", "-o", "json")
@@ -129,7 +132,7 @@ async def test_what_comes_is_followed_by_either_way(world: World, shell: Shell, 
     for number, way in enumerate((shell, at_a_distance)):
         name = f"followed-{number}"
         async with way.following("events", "--follow", "--since", "1h") as lines:
-            assert "default/one" in await anext(lines)  # it listens
+            await anext(line async for line in lines if "default/one" in line)  # it listens
             await world.apply(a_pod(name, mib=100))
             mine = (line.split()[3] async for line in lines if f"default/{name}" in line)
             assert [await anext(mine) for _ in range(3)] == ["assigned", "allocating", "success"]

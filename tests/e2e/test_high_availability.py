@@ -31,6 +31,8 @@ LETTERS: dict[type[events.Event], str] = {
 }
 ONCE_EACH = "AGS"
 """Assigned, then granted, then served."""
+SERVERS_OF_THE_BUS_DIED = "A(LA)*GS"
+"""The same, but an agent that lost its connection with a server cannot be asked before a Binding: then the pod is assigned anew."""
 LEADERS_DIED = "A(L?A)*GS"
 """The same, but what was reserved for a pod may have died with who had reserved it: then it is assigned anew, and never behind its grant."""
 
@@ -131,5 +133,5 @@ async def test_a_server_of_the_bus_and_then_the_leader_of_each_stream_are_killed
             await rig.restart(victim)
             led_by = await rig.stream_leaders()
     pods = await world.running(*names)
-    await log_is_whole(world, pods)
+    await log_is_whole(world, pods, order=SERVERS_OF_THE_BUS_DIED)
     await until_exact(world, rig, "scheduler", "scheduler-2")

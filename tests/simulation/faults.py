@@ -20,7 +20,7 @@ from hami_node_agent.removal import Removal
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
-from hami_runtime.bus import Bus, BusUnavailable, Delivery, NoReply, Overtaken, StartAt
+from hami_runtime.bus import Bus, BusUnavailable, Delivery, LiveMessage, NoReply, Overtaken, StartAt
 from hami_runtime.kube.cluster import Body, Change, Cluster, Kind, Listing, Unavailable, WatchExpired
 
 T = TypeVar("T")
@@ -229,6 +229,7 @@ class FaultyBus:
                 with suppress(Overtaken):
                     await self._inner.publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
             self._faults.tell(f"{self._process.name}: publishing on {message.subject} fails{' after it was kept' if kept else ''}")
+            self._inner.publish_unkept(message)
             raise BusUnavailable("no acknowledgement in time")
         sequence = await self._inner.publish(message, expected_last=expected_last, timeout_seconds=timeout_seconds)
         self._process.step()
@@ -272,12 +273,12 @@ class FaultyBus:
                 yield FaultyDelivery(delivery, self._process)
 
     @asynccontextmanager
-    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[Message | None]]:
+    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[LiveMessage | None]]:
         self._process.step()
         async with self._inner.live(stream, subject) as messages:
             yield self._received(messages)
 
-    async def _received(self, messages: AsyncIterator[Message | None]) -> AsyncIterator[Message | None]:
+    async def _received(self, messages: AsyncIterator[LiveMessage | None]) -> AsyncIterator[LiveMessage | None]:
         async for message in messages:
             await self._faults.delay()
             cut_off = not self._process.linked.is_set()

@@ -17,10 +17,10 @@ import structlog
 from hami_node_agent.bell import Bell
 from hami_protocol import subjects
 from hami_protocol.devices import PodRef, VendorAssignment
-from hami_protocol.envelope import Message, open_message
+from hami_protocol.envelope import open_message
 from hami_protocol.errors import EventError
 from hami_protocol.events import AssignmentLapsed, PodAllocating, PodReleased, ShareResized
-from hami_runtime.bus import Bus, BusError, BusUnavailable
+from hami_runtime.bus import Bus, BusError, BusUnavailable, LiveMessage
 from hami_runtime.clock import Clock
 from hami_runtime.isolation import Isolation
 from hami_runtime.lifecycle import run_until
@@ -74,7 +74,10 @@ class GrantsView:
         return next((one for one in self._grants.get(uid, ()) if one.vendor == vendor), None)
 
     def told(self, uid: str) -> bool:
-        """Whether the log has the pod's grant, or already its release, for as long as anything is to be answered to that."""
+        """Whether the log has the pod's grant, or already its release, for as long as anything is to be answered to that.
+
+        A grant that is published while no stream can keep it counts, but the log does not have it.
+        """
         return uid in self._told
 
     @property
@@ -90,21 +93,22 @@ class GrantsView:
 
     async def _take_live(self) -> None:
         async with self._bus.live(subjects.ALLOCATIONS, subjects.node_grants(self._node)) as messages:
-            async for message in messages:
-                if message is None:
+            async for published in messages:
+                if published is None:
                     self._missed.set()
                     continue
-                with self._isolation.item(f"message {message.subject}"):
-                    self._take(message)
+                with self._isolation.item(f"message {published.message.subject}"):
+                    self._take(published)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, published: LiveMessage) -> None:
+        message = published.message
         try:
             event = open_message(message)
         except EventError as exc:
             self.undecodable += 1
             log.error("message cannot be read", subject=message.subject, reason=str(exc))
         else:
-            self._apply(event)
+            self._apply(event, in_log=published.kept)
 
     async def _refresh_for_ever(self) -> None:
         await self._pods_known()
@@ -151,11 +155,14 @@ class GrantsView:
         match event:
             case ShareResized() if event.generation > self._resized.get(uid, 0):
                 self._grants.setdefault(uid, event.assignments)  # only what was granted is resized
-                self._apply(event)
+                self._apply(event, in_log=True)
             case PodAllocating() if uid not in self._resized and uid not in self._grants:
-                self._apply(event)
+                self._apply(event, in_log=True)
             case PodReleased() if not self.told(uid) or uid in self._grants:
-                self._apply(event)
+                self._apply(event, in_log=True)
+            case _ if not self.told(uid):  # it came before the log had it
+                self._tell(uid)
+                self.changed.ring()
 
     def forget(self, uid: str) -> None:
         """The pod has ended."""
@@ -167,22 +174,19 @@ class GrantsView:
         """The pod holds the new sizes."""
         self._grants[resize.pod.uid] = resize.assignments
 
-    def _apply(self, event: object) -> None:
+    def _apply(self, event: object, *, in_log: bool) -> None:
         match event:
             case PodAllocating():
                 self._grants[event.pod.uid] = event.assignments
-                self._tell(event.pod.uid)
             case ShareResized():
                 self.resizes[event.pod.uid] = event
                 self._resized[event.pod.uid] = event.generation
-                self._tell(event.pod.uid)
-            case PodReleased():
-                self.forget(event.pod.uid)
-                self._tell(event.pod.uid)
-            case AssignmentLapsed():
+            case PodReleased() | AssignmentLapsed():
                 self.forget(event.pod.uid)
             case _:
                 return
+        if in_log and not isinstance(event, AssignmentLapsed):
+            self._tell(event.pod.uid)
         self.changed.ring()
 
     def _tell(self, uid: str) -> None:

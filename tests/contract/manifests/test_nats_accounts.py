@@ -56,9 +56,9 @@ async def first_live(agent: JetStreamBus, subject: str, publish: Callable[[], Aw
     publisher: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(20), agent.live(subjects.ALLOCATIONS, subject) as messages:
-            async for message in messages:
-                if message is not None:
-                    return message.subject
+            async for published in messages:
+                if published is not None:
+                    return published.message.subject
                 publisher = publisher or asyncio.create_task(publishing())
     finally:
         if publisher is not None:

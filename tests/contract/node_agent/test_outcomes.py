@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+import pytest
+
 from hami_node_agent.grants_view import GrantsView
 from hami_node_agent.outcomes import GRACE_SECONDS, patience_seconds
 from hami_protocol import subjects
 from hami_protocol.devices import PodRef
-from hami_protocol.envelope import seal
+from hami_protocol.envelope import Message, seal
 from hami_protocol.events import AllocationFailed, AllocationSucceeded, Event, PodAllocating, PodReleased
 from hami_runtime import virtual
 from hami_runtime.bus.memory import MemoryBus
@@ -47,8 +49,12 @@ def tell(story: Story, *, grants_expected: bool = True, pods: Collection[str] = 
     return virtual.run(run())
 
 
+def sealed(event: Event) -> Message:
+    return seal(event, event_id=type(event).__name__, source="/hami/scheduler", time="2026-01-01T00:00:00Z")
+
+
 async def say(bus: MemoryBus, event: Event) -> None:
-    await bus.publish(seal(event, event_id=type(event).__name__, source="/hami/scheduler", time="2026-01-01T00:00:00Z"))
+    await bus.publish(sealed(event))
 
 
 def test_an_outcome_waits_for_its_grant_after_an_outage() -> None:
@@ -73,6 +79,34 @@ def test_success_of_a_pod_that_lives_is_never_before_its_grant() -> None:
         assert bus.kept(subjects.ALLOCATIONS) == ()
         await say(bus, GRANT)
         await asyncio.sleep(0.1)
+
+    assert tell(story, pods={"u"}) == ["pod_allocating", "allocation_succeeded"]
+
+
+def test_a_grant_that_no_stream_could_keep_is_not_in_the_log() -> None:
+    """A server of the bus was killed: the grant was published live, so that the pod started, and kept only after the next attempt."""
+
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        bus.publish_unkept(sealed(GRANT))
+        outbox.put(SUCCESS, "u/succeeded")
+        await asyncio.sleep(60)
+        assert bus.kept(subjects.ALLOCATIONS) == ()
+        await say(bus, GRANT)
+        await asyncio.sleep(0.1)
+
+    assert tell(story, pods={"u"}) == ["pod_allocating", "allocation_succeeded"]
+
+
+def test_a_grant_that_came_before_it_was_kept_is_found_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it was kept is not received live: it is looked up, once a minute."""
+
+    async def story(bus: MemoryBus, outbox: Outbox) -> None:
+        bus.publish_unkept(sealed(GRANT))
+        outbox.put(SUCCESS, "u/succeeded")
+        await asyncio.sleep(1)
+        monkeypatch.setattr(bus, "_publish_live", lambda *_: None)
+        await say(bus, GRANT)
+        await asyncio.sleep(61)
 
     assert tell(story, pods={"u"}) == ["pod_allocating", "allocation_succeeded"]
 

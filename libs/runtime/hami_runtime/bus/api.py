@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
-from hami_runtime.bus.port import BusError, BusUnavailable, MessageRefused, StartAt
+from hami_runtime.bus.port import BusError, BusUnavailable, LiveMessage, MessageRefused, StartAt
 from hami_runtime.bus.session import Session
 
 PREFIX = "$JS.API."
@@ -283,6 +283,13 @@ def kept_message(answer: Answer) -> Message:
         data=base64.b64decode(kept.get("data", "")),
         headers={key.strip(): value.strip() for key, value in headers.items()},
     )
+
+
+def live_message(subject: str, received: Msg) -> LiveMessage:
+    """What arrived on a subject on which a stream publishes once more, under the ``subject`` that it has in the stream."""
+    headers = dict(received.headers or {})
+    own = {key: value for key, value in headers.items() if key not in STORED_HEADERS}
+    return LiveMessage(Message(subject=subject, data=received.data, headers=own), kept="Nats-Sequence" in headers)
 
 
 def direct_message(answer: Msg) -> Message | None:

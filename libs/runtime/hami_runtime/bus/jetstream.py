@@ -25,7 +25,7 @@ from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus import api
 from hami_runtime.bus.credentials import Credentials, tls_context
 from hami_runtime.bus.filters import matches
-from hami_runtime.bus.port import BusError, BusUnavailable, Delivery, MessageRefused, NoReply, Overtaken, StartAt
+from hami_runtime.bus.port import BusError, BusUnavailable, Delivery, LiveMessage, MessageRefused, NoReply, Overtaken, StartAt
 from hami_runtime.bus.pulling import Reader, Source
 from hami_runtime.bus.session import NobodyListens, Session
 from hami_runtime.lifecycle import sleep_until
@@ -156,17 +156,16 @@ class JetStreamBus:
             await reader.finish()
 
     @asynccontextmanager
-    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[Message | None]]:
-        """Deliver what is kept from now on; see the port."""
+    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[LiveMessage | None]]:
+        """Deliver what is published from now on; see the port."""
         mapping = stream.live
         if mapping is None:
             raise BusError(f"{stream.name} does not publish what it keeps")
-        ready: asyncio.Queue[Message | None] = asyncio.Queue(_LIVE_WAITING + 1)
+        ready: asyncio.Queue[LiveMessage | None] = asyncio.Queue(_LIVE_WAITING + 1)
 
         async def take(msg: Msg) -> None:
             if ready.qsize() < _LIVE_WAITING:
-                headers = {key: value for key, value in (msg.headers or {}).items() if key not in api.STORED_HEADERS}
-                ready.put_nowait(Message(subject=mapping.reversed(msg.subject), data=msg.data, headers=headers))
+                ready.put_nowait(api.live_message(mapping.reversed(msg.subject), msg))
             elif not ready.full():
                 ready.put_nowait(None)
 
@@ -180,7 +179,7 @@ class JetStreamBus:
                     await session.closed.wait()
                 await asyncio.sleep(_FIRST_PAUSE_SECONDS)
 
-        async def each() -> AsyncIterator[Message | None]:
+        async def each() -> AsyncIterator[LiveMessage | None]:
             while True:
                 yield await ready.get()
 

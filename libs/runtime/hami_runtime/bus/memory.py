@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from hami_protocol.envelope import MESSAGE_ID, Message
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.filters import matcher, matches
-from hami_runtime.bus.port import BusUnavailable, Delivery, MessageRefused, NoReply, Overtaken, StartAt
+from hami_runtime.bus.port import BusUnavailable, Delivery, LiveMessage, MessageRefused, NoReply, Overtaken, StartAt
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """As NATS' own default."""
@@ -107,10 +107,19 @@ class MemoryBus:
             )
         before = stream.last_sequence
         sequence = stream.keep(message, _now(), expected_last)
-        if sequence > before and stream.spec.live and matches(stream.spec.live.source, message.subject):
-            for live in self._live:
-                live.put(message)
+        if sequence > before:
+            self._publish_live(stream.spec, LiveMessage(message, kept=True))
         return sequence
+
+    def publish_unkept(self, message: Message) -> None:
+        """What the other adapter does with a message that no stream keeps now: who follows live has it."""
+        for stream in self._streams.values():
+            self._publish_live(stream.spec, LiveMessage(message, kept=False))
+
+    def _publish_live(self, spec: StreamSpec, published: LiveMessage) -> None:
+        if spec.live and matches(spec.live.source, published.message.subject):
+            for live in self._live:
+                live.put(published)
 
     @asynccontextmanager
     async def consume(
@@ -135,8 +144,8 @@ class MemoryBus:
                 deliveries.detach()
 
     @asynccontextmanager
-    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[Message | None]]:
-        """Deliver what is kept from now on; see the port."""
+    async def live(self, stream: StreamSpec, subject: str) -> AsyncIterator[AsyncIterator[LiveMessage | None]]:
+        """Deliver what is published from now on; see the port."""
         live = _Live(subject)
         self._live[live] = None
         try:
@@ -283,21 +292,21 @@ class _Deliveries:
 
 
 class _Live:
-    """One reader of what is kept from now on."""
+    """One reader of what is published from now on."""
 
     def __init__(self, subject: str) -> None:
         self._subject = subject
-        self._ready: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[LiveMessage | None] = asyncio.Queue()
         self._ready.put_nowait(None)
 
-    def put(self, message: Message | None) -> None:
-        if message is None or matches(self._subject, message.subject):
-            self._ready.put_nowait(message)
+    def put(self, published: LiveMessage | None) -> None:
+        if published is None or matches(self._subject, published.message.subject):
+            self._ready.put_nowait(published)
 
     def __aiter__(self) -> _Live:
         return self
 
-    async def __anext__(self) -> Message | None:
+    async def __anext__(self) -> LiveMessage | None:
         return await self._ready.get()
 
 

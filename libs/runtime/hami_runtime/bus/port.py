@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hami_protocol.envelope import Message
 from hami_protocol.subjects import StreamSpec
@@ -51,6 +51,14 @@ class StartAt(StrEnum):
     ALL = "all"
     NEW = "new"
     LAST_PER_SUBJECT = "last_per_subject"
+
+
+class LiveMessage(NamedTuple):
+    """A message as it is published, which may come more than once."""
+
+    message: Message
+    kept: bool
+    """Whether the stream has it. One that no stream could keep is published all the same, and again until it is kept."""
 
 
 class Delivery(Protocol):
@@ -153,8 +161,8 @@ class Bus(Protocol):
         """
         ...
 
-    def live(self, stream: StreamSpec, subject: str) -> AbstractAsyncContextManager[AsyncIterator[Message | None]]:
-        """What ``stream`` keeps from now on, of those of its subjects that it publishes once more (``StreamSpec.live``), without a consumer.
+    def live(self, stream: StreamSpec, subject: str) -> AbstractAsyncContextManager[AsyncIterator[LiveMessage | None]]:
+        """What goes to ``stream`` from now on, of those of its subjects that it publishes once more (``StreamSpec.live``); no consumer.
 
         Not every message arrives: None comes first, and wherever some may have been missed; the reader then looks up what it needs (``last``).
 
