@@ -53,7 +53,7 @@ STAY: Final = "trap exit TERM; sleep 100000 & wait"
 PROBE: Final = f"{SHOW}\n{STAY}"
 OURS = re.compile(r"CUDA_|NVIDIA_|GPU_|LIBCUDA_")
 CACHE = re.compile(r"/usr/local/vgpu/[0-9a-z-]+\.cache")
-WRITABLE = frozenset({"/tmp/vgpulock", "/usr/local/vgpu/region"})
+WRITABLE = frozenset({"/usr/local/vgpu/region"})
 MOUNTS = WRITABLE | {"/etc/ld.so.preload", "/usr/local/vgpu", "/usr/local/vgpu/libvgpu.so", "/usr/local/vgpu/grant"}
 
 

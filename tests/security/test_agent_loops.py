@@ -150,6 +150,15 @@ async def monitor(world: World, error: Exception) -> None:
     assert [each.pod.name for each in last.containers] == ["good"]
 
 
+async def region_sizes(world: World, error: Exception) -> None:
+    bad, good = await served(world, "bad"), await served(world, "good")
+    fail(world.agent._region_size, "_report", lambda name, _: bad.metadata.uid in name, error=error)
+    for pod in (bad, good):
+        world.files.contents[f"{HostPaths().regions}/{pod.metadata.uid}_main"] += bytes(2**21)
+    await asyncio.sleep(3)
+    assert [name for name, reason, _ in await world.complaints() if reason == "RegionTooLarge"] == ["good"]
+
+
 async def instances(world: World, error: Exception) -> None:
     looked = fail(world.agent._instances, "_look", times=1, error=error)
     await asyncio.sleep(30)
@@ -171,6 +180,7 @@ LOOPS: dict[str, Scenario] = {
     "Cleanup.run": cleanup,
     "Resizer.run": resizes,
     "Monitor.run": monitor,
+    "RegionSize.run": region_sizes,
     "MigInstances.run": instances,
 }
 

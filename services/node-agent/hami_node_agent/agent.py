@@ -36,6 +36,7 @@ from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods, annotated
 from hami_node_agent.outcomes import patience_seconds
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
+from hami_node_agent.region_size import RegionSize
 from hami_node_agent.registration import Registration
 from hami_node_agent.resize import Resizer
 from hami_node_agent.serving import Serving, unadmitted
@@ -216,6 +217,9 @@ class NodeAgent:
             recorder=self.recorder,
             telemetry=telemetry,
         )
+        self._region_size = RegionSize(
+            files=files, paths=options.paths, pods=self.pods, clock=clock, recorder=self.recorder, telemetry=telemetry
+        )
         UsageMetrics(self.monitor, node=options.node, devices=self.devices, pods=self.pods, clock=clock).export(
             telemetry, legacy=options.legacy_metrics
         )
@@ -268,7 +272,7 @@ class NodeAgent:
             self.report_devices,
             self.registration.answer,
             self._cleanup.run,
-            *((self.resizer.run,) if self.vendor.shim else ()),
+            *((self.resizer.run, self._region_size.run) if self.vendor.shim else ()),
             *((self.monitor.run,) if self.vendor.shim and self.options.monitor else ()),
             self._instances.run,
         )

@@ -14,10 +14,15 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hami_node_agent import removal
 from hami_node_agent.removal import Removal
+
+_BLOCK_BYTES: Final = 512
+"""Of ``st_blocks``, on every file system."""
+_SLACK_BYTES: Final = 2**20
+"""What a file system may allocate for itself: the last block, extents, attributes."""
 
 
 class Stamp(NamedTuple):
@@ -49,6 +54,10 @@ class HostFiles(Protocol):
 
     def store(self, path: str, words: Sequence[tuple[int, bytes]]) -> None:
         """Write aligned words of 8 bytes in place, each with one store and in this order, into a file that processes have mapped."""
+        ...
+
+    async def shorten(self, folder: str, *, limit_bytes: int) -> dict[str, int]:
+        """Cut every regular file of a folder to at most ``limit_bytes``; the bytes that each one cut had taken, by name. Links are not followed."""
         ...
 
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
@@ -125,6 +134,10 @@ class RealFiles:
         finally:
             os.close(descriptor)
 
+    async def shorten(self, folder: str, *, limit_bytes: int) -> dict[str, int]:
+        """See ``HostFiles``; in a thread, since a long file takes a while to cut."""
+        return await asyncio.to_thread(_shorten, folder, limit_bytes)
+
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         """See ``HostFiles``."""
         folder = Path(path)
@@ -155,6 +168,33 @@ class RealFiles:
     async def remove(self, path: str) -> Removal:
         """See ``HostFiles``; in a thread, for a tenant may have made any number of files."""
         return await asyncio.to_thread(removal.remove, path)
+
+
+def _shorten(folder: str, limit_bytes: int) -> dict[str, int]:
+    grown: dict[str, int] = {}
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # removed meanwhile, or no file: the others are cut all the same
+                if (size := _taken(entry.stat(follow_symlinks=False), limit_bytes)) > limit_bytes:
+                    _cut(entry.path, limit_bytes)
+                    grown[entry.name] = size
+    return grown
+
+
+def _taken(status: os.stat_result, limit_bytes: int) -> int:
+    """How long a file is, or how much of the disk it has where that is more: blocks can be allocated behind its end."""
+    if not stat.S_ISREG(status.st_mode):
+        return 0
+    blocks = status.st_blocks * _BLOCK_BYTES
+    return max(status.st_size, blocks if blocks > limit_bytes + _SLACK_BYTES else 0)
+
+
+def _cut(path: str, limit_bytes: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, limit_bytes)
+    finally:
+        os.close(descriptor)
 
 
 class MemoryFiles:
@@ -192,6 +232,17 @@ class MemoryFiles:
         for offset, word in words:
             content[offset : offset + len(word)] = word
         self.contents[path] = bytes(content)
+
+    async def shorten(self, folder: str, *, limit_bytes: int) -> dict[str, int]:
+        """See ``HostFiles``."""
+        grown = {
+            name: len(content)
+            for name in self.names(folder)
+            if (content := self.contents.get(f"{folder}/{name}")) is not None and len(content) > limit_bytes
+        }
+        for name in grown:
+            self.contents[f"{folder}/{name}"] = self.contents[f"{folder}/{name}"][:limit_bytes]
+        return grown
 
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         """See ``HostFiles``."""

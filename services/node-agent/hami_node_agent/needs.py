@@ -113,7 +113,7 @@ class HostPaths:
 
     @property
     def locks(self) -> str:
-        """A folder per container, for shims that lock a file; not in the container's own folder, where it could be made a link."""
+        """A folder per container with the reference's region; not in its own folder, where it could be made a link."""
         return f"{self.vgpu}/locks"
 
     @property
@@ -209,11 +209,12 @@ def needs(
     whole = all(share.cores == _WHOLE_CORES and share.memory_mib == whole_mib.get(share.uuid) for share in held.shares)
     disabled = whole and bool(vendor.disable_env) and switched_off(container, vendor.disable_env)
     made = region == REGION_INSIDE
+    lock = "" if made and not legacy_region else f"{paths.locks}/{name}"  # our shim has none; a folder could be filled without a bound
     mounts = [
         *([Bind(host_path=shim.host_path, container_path=f"{INSIDE}/libvgpu.so")] if shim.host_path else []),
         Bind(host_path=folder, container_path=INSIDE, read_only=made and not legacy_region),
         *([Bind(host_path=paths.region(name, region), container_path=region, read_only=False)] if made else []),
-        Bind(host_path=f"{paths.locks}/{name}", container_path="/tmp/vgpulock", read_only=False),  # noqa: S108  # where old shims expect it
+        *([Bind(host_path=lock, container_path="/tmp/vgpulock", read_only=False)] if lock else []),  # noqa: S108
         *([Bind(host_path=paths.preload, container_path="/etc/ld.so.preload")] if shim.host_path and not disabled else []),
         *([Bind(host_path=shim.license, container_path="/tmp/license")] if shim.license else []),  # noqa: S108
         *([Bind(host_path=shim.validator, container_path="/usr/bin/vgpuvalidator")] if shim.license and shim.validator else []),
@@ -222,7 +223,7 @@ def needs(
     return Needs(
         environment=environment,
         mounts=tuple(mounts),
-        folders=(folder, f"{paths.locks}/{name}"),
+        folders=(folder, *([lock] if lock else [])),
         mount_points=(f"{folder}/libvgpu.so", f"{folder}/{grant_file.NAME}", *([f"{folder}/region"] if made else [])),
         region_path=paths.region(name, region) if made else "",
         grant_path=f"{paths.grants}/{name}",

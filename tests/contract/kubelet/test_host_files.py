@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
+import mmap
+import os
 import stat
 from pathlib import Path
 
@@ -41,6 +45,16 @@ class HostFilesContract:
         assert files.read(f"{root}/d/e/f") is None
         assert files.names(f"{root}/d") == []
         assert files.names(root) == ["dd"]
+
+    async def test_files_that_are_too_long_are_cut_and_named_and_others_left(self, files: HostFiles, root: str) -> None:
+        assert await files.shorten(f"{root}/none", limit_bytes=10) == {}
+        files.write(f"{root}/d/long", b"0123456789abc")
+        files.write(f"{root}/d/short", b"0123")
+        files.write(f"{root}/d/exact", b"0123456789")
+        files.make_folder(f"{root}/d/folder")
+        assert await files.shorten(f"{root}/d", limit_bytes=10) == {"long": 13}
+        assert await files.shorten(f"{root}/d", limit_bytes=10) == {}
+        assert [files.read(f"{root}/d/{name}") for name in ("long", "short", "exact")] == [b"0123456789", b"0123", b"0123456789"]
 
     def test_a_folder_that_is_there_keeps_its_content(self, files: HostFiles, root: str) -> None:
         files.make_folder(f"{root}/d")
@@ -82,6 +96,38 @@ class TestRealFiles(HostFilesContract):
         await files.remove(f"{root}/link")
         assert files.names(root) == ["kept"]
         assert files.read(f"{root}/kept/f") == b"x"
+
+    def test_a_link_or_a_pipe_in_place_of_a_region_is_not_followed_nor_waited_for(self, files: HostFiles, root: str) -> None:
+        files.write(f"{root}/host", b"of the host, and long")
+        Path(f"{root}/d").mkdir()
+        Path(f"{root}/d/link").symlink_to(f"{root}/host")
+        os.mkfifo(f"{root}/d/pipe")
+        files.write(f"{root}/d/long", b"0123456789abc")
+        assert asyncio.run(files.shorten(f"{root}/d", limit_bytes=10)) == {"long": 13}
+        assert files.read(f"{root}/host") == b"of the host, and long"
+
+    def test_blocks_that_are_allocated_behind_the_end_of_a_file_are_given_back(self, files: HostFiles, root: str) -> None:
+        """``fallocate`` with ``FALLOC_FL_KEEP_SIZE``: the disk fills up while the file's length stays as it was."""
+        path = Path(f"{root}/d/region")
+        files.write(str(path), b"x" * 10)
+        libc, keep_size = ctypes.CDLL(None, use_errno=True), 1
+        with path.open("r+b") as file:
+            if libc.fallocate(file.fileno(), keep_size, ctypes.c_long(0), ctypes.c_long(2**25)) != 0:
+                pytest.skip("this file system cannot allocate blocks behind a file's end")
+        assert path.stat().st_blocks * 512 >= 2**25
+        grown = asyncio.run(files.shorten(f"{root}/d", limit_bytes=10))
+        assert grown["region"] >= 2**25
+        assert path.stat().st_blocks * 512 < 2**20
+
+    def test_a_mapping_of_the_regions_size_outlives_a_cut(self, files: HostFiles, root: str) -> None:
+        path = Path(f"{root}/d/region")
+        files.write(str(path), b"x" * mmap.PAGESIZE)
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped:
+            file.truncate(2**30)
+            asyncio.run(files.shorten(f"{root}/d", limit_bytes=mmap.PAGESIZE))
+            mapped[0:1] = b"y"
+            assert mapped[:] == b"y" + b"x" * (mmap.PAGESIZE - 1)
+        assert path.stat().st_size == mmap.PAGESIZE
 
     def test_a_write_replaces_a_link(self, files: HostFiles, root: str) -> None:
         files.write(f"{root}/kept/f", b"x")

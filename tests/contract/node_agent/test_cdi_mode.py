@@ -60,7 +60,6 @@ def test_a_container_is_void_for_nvidias_own_runtime_and_limited_by_the_shim() -
         assert {mount["containerPath"] for mount in edits["mounts"]} == {
             "/usr/local/vgpu",
             "/usr/local/vgpu/region",
-            "/tmp/vgpulock",
             "/usr/local/vgpu/grant",
         }
 

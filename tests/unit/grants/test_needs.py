@@ -54,8 +54,8 @@ def test_the_containers_files_are_named_after_pod_and_container_and_of_ours_it_c
     writable = [bind for bind in found.mounts if not bind.read_only]
     assert [(bind.host_path, bind.container_path) for bind in writable] == [
         ("/usr/local/vgpu/regions/testuid_testcname", "/usr/local/vgpu/region"),
-        ("/usr/local/vgpu/locks/testuid_testcname", "/tmp/vgpulock"),
     ]
+    assert found.folders == ("/usr/local/vgpu/containers/testuid_testcname",)
     assert found.region_path == "/usr/local/vgpu/regions/testuid_testcname"
     assert grant_file.decode(found.grant).region_made
 
@@ -124,7 +124,7 @@ def test_a_container_switches_its_limits_off_only_where_that_is_allowed_and_its_
 
 def test_without_an_installed_shim_nothing_of_it_is_mounted() -> None:
     paths = {bind.container_path for bind in what(("GPU-a", 3000, 50), shim=Shim()).mounts}
-    assert paths == {"/usr/local/vgpu", "/tmp/vgpulock", "/usr/local/vgpu/grant", "/usr/local/vgpu/region"}
+    assert paths == {"/usr/local/vgpu", "/usr/local/vgpu/grant", "/usr/local/vgpu/region"}
 
 
 def test_a_licence_on_the_host_is_mounted_with_its_validator() -> None:
