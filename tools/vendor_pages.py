@@ -11,7 +11,10 @@ from typing import Any
 
 import yaml
 
-from hami_devices import (
+from hami_devices.catalog import Catalog
+from hami_devices.config_sections import ASCENDS
+from hami_devices.vendor import Vendor
+from hami_devices.vendors import (
     amd,
     ascend,
     biren,
@@ -27,15 +30,12 @@ from hami_devices import (
     nvidia,
     vastai,
 )
-from hami_devices.catalog import Catalog
-from hami_devices.config_sections import ASCENDS
-from hami_devices.vendor import Vendor
 
 ROOT = Path(__file__).resolve().parents[1]
 PODS = ROOT / "examples" / "all-vendors" / "pods.yaml"
 HEADER = """# Vendors
 
-Made by `make docs` from the specs in `libs/devices/hami_devices/`. Resource names are the defaults; each can be renamed in the device
+Made by `make docs` from the specs in `libs/devices/hami_devices/vendors/`. Resource names are the defaults; each can be renamed in the device
 configuration, and an empty count resource switches its vendor off. All amounts are read in one way: a bare number is in the resource's own
 unit, a binary suffix (`16Gi`) is in bytes, and what cannot be read is refused with its field. `hami rig run examples/all-vendors` starts a node
 of each vendor and places a pod of each.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hami_devices import (
-    admission,
+from hami_devices import admission, records, requests
+from hami_devices.config import ConfigError, DeviceConfig
+from hami_devices.model import PodRequest
+from hami_devices.vendor import Granted, Vendor
+from hami_devices.vendors import (
     amd,
     ascend,
     biren,
@@ -19,13 +22,8 @@ from hami_devices import (
     mthreads,
     neuron,
     nvidia,
-    records,
-    requests,
     vastai,
 )
-from hami_devices.config import ConfigError, DeviceConfig
-from hami_devices.model import PodRequest
-from hami_devices.vendor import Granted, Vendor
 from hami_protocol import assignment, keys
 from hami_protocol.devices import RegisteredDevice, VendorAssignment
 from hami_protocol.kubernetes import Pod

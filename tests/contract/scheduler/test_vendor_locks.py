@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hami_devices.cambricon import LOCK
+from hami_devices.vendors.cambricon import LOCK
 from hami_protocol import keys, nodelock, registration
 from hami_protocol.kubernetes import Pod
 from hami_protocol.nodelock import NodeLock

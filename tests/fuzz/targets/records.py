@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from hami_devices import enflame, metax, metax_sgpu
 from hami_devices.catalog import Catalog
 from hami_devices.order import read_order
 from hami_devices.requests import RequestError, read_weights
 from hami_devices.selectors import read_selectors
 from hami_devices.vendor import SelectorKeys
+from hami_devices.vendors import enflame, metax, metax_sgpu
 from hami_protocol import assignment, cordon, handshake, mig, nodelock, quantities, registration
 from hami_protocol.devices import ContainerKind
 from hami_protocol.errors import QuantityError, RecordError
@@ -216,27 +216,27 @@ TARGETS = (
         call=lambda data: enflame.read_devices(text(data), "n1"),
         refuses=(RecordError,),
         seeds=DRS,
-        covers=("hami_devices.enflame.read_devices",),
+        covers=("hami_devices.vendors.enflame.read_devices",),
     ),
     Target(
         name="Enflame profile",
         call=lambda data: enflame.read_profile(text(data), "1"),
         refuses=(),
         seeds=(b"1g.6gb", b"3g.20gb"),
-        covers=("hami_devices.enflame.read_profile",),
+        covers=("hami_devices.vendors.enflame.read_profile",),
     ),
     Target(
         name="MetaX devices",
         call=lambda data: metax_sgpu.read_devices(text(data), "n1"),
         refuses=(RecordError,),
         seeds=SGPU,
-        covers=("hami_devices.metax_sgpu.read_devices",),
+        covers=("hami_devices.vendors.metax_sgpu.read_devices",),
     ),
     Target(
         name="MetaX points",
         call=lambda data: metax.read_points(text(data)),
         refuses=(),
         seeds=(b'{"1":0,"2":110,"3":270,"8":1240}',),
-        covers=("hami_devices.metax.read_points",),
+        covers=("hami_devices.vendors.metax.read_points",),
     ),
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hami_devices import nvidia
 from hami_devices.config import NvidiaConfig
+from hami_devices.vendors import nvidia
 from hami_node_agent import grant_file
 from hami_node_agent.needs import HostPaths, Needs, Shim, needs
 from hami_node_agent.sharing import Sharing

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from hami_devices.config import DeviceConfig, NvidiaConfig
 from hami_devices.model import DeviceRequest
-from hami_devices.nvidia import vendor
 from hami_devices.requests import RequestError, read_container
+from hami_devices.vendors.nvidia import vendor
 from tests.builders import COUNT, MEMORY, PERCENT, a_container, example
 
 PATH = "spec.containers[0]"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from hami_devices.amd import compute_units
 from hami_devices.catalog import Catalog
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import DeviceRequest, DeviceState
 from hami_devices.requests import RequestError
+from hami_devices.vendors.amd import compute_units
 from hami_protocol import assignment
 from tests.builders import a_device, a_request, a_state, example
 from tests.unit.vendors.vendor_world import REFUSED, asked, figures, fit, share

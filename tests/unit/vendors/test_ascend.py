@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from hami_devices.admission import AddEnv, SetLimit, SetRuntimeClass
-from hami_devices.ascend import HARD_SPLIT, SOFT_SPLIT, round_up
 from hami_devices.config_sections import ASCENDS
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import DeviceRequest, DeviceState
 from hami_devices.requests import RequestError
+from hami_devices.vendors.ascend import HARD_SPLIT, SOFT_SPLIT, round_up
 from tests.builders import a_request, a_state, example
 from tests.unit.vendors.vendor_world import (
     BY_TRAP_23,

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_devices.admission import SetLimit
-from hami_devices.enflame import profile_for, read_devices, read_profile
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import DeviceRequest
 from hami_devices.records import read_assignment
 from hami_devices.requests import RequestError
+from hami_devices.vendors.enflame import profile_for, read_devices, read_profile
 from hami_protocol import assignment
 from hami_protocol.errors import RecordError
 from tests.builders import a_request, a_state, example

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from hami_devices.admission import SetLimit
 from hami_devices.fit import NodeFit, fit_node
-from hami_devices.kunlun import COUNTS, bonus, brokenness, places_for, slice_for
 from hami_devices.model import DeviceRequest, DeviceState, Selectors
 from hami_devices.requests import RequestError
+from hami_devices.vendors.kunlun import COUNTS, bonus, brokenness, places_for, slice_for
 from tests.builders import a_device, a_request, a_state, example
 from tests.unit.vendors.vendor_world import a_node_with, asked, changes, devices, figures, fit, held, share, written
 

@@ -9,10 +9,10 @@ import pytest
 
 from hami_devices.admission import SetAnnotation
 from hami_devices.fit import NodeFit, fit_node
-from hami_devices.metax_sgpu import APP_CLASS, QOS, SCALE, TOPOLOGY, by_zones, disturbance
 from hami_devices.model import DeviceRequest, DeviceState
 from hami_devices.records import read_assignment
 from hami_devices.requests import RequestError
+from hami_devices.vendors.metax_sgpu import APP_CLASS, QOS, SCALE, TOPOLOGY, by_zones, disturbance
 from hami_protocol.errors import RecordError
 from hami_scheduler.placement import ClusterState
 from tests.builders import a_ref, a_request, a_state, example

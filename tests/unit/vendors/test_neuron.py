@@ -8,8 +8,8 @@ import pytest
 
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.model import DeviceRequest, DeviceState
-from hami_devices.neuron import core_numbers, split_cores
 from hami_devices.requests import RequestError
+from hami_devices.vendors.neuron import core_numbers, split_cores
 from hami_protocol.devices import ContainerKind
 from hami_protocol.errors import RecordError
 from tests.builders import a_device, a_request, a_state, example

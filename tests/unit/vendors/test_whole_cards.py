@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from hami_devices.fit import NodeFit, fit_node
-from hami_devices.metax import LOSSES, SCORES, read_points
 from hami_devices.model import DeviceRequest, DeviceState
 from hami_devices.scores import node_score
+from hami_devices.vendors.metax import LOSSES, SCORES, read_points
 from hami_protocol import assignment
 from hami_protocol.errors import RecordError
 from tests.builders import a_request, a_state, example

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from hami_devices.metax import LOSSES, SCORES
 from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
 from hami_devices.vendor import Vendor
+from hami_devices.vendors.metax import LOSSES, SCORES
 from hami_protocol.devices import RegisteredDevice
 from hami_protocol.kubernetes import Container, Pod, ResourceRequirements
 from hami_scheduler.placement import ClusterState, Placement

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hami_devices.biren import count_alone
 from hami_devices.config_sections import VastaiConfig
 from hami_devices.groups import concentration, info_text, largest_first
 from hami_devices.model import DeviceState
 from hami_devices.rules import Choice, Outcome, Picked, Rules
 from hami_devices.vendor import SelectorKeys, Vendor
+from hami_devices.vendors.biren import count_alone
 from hami_protocol import keys
 
 NAME = "Vastai"

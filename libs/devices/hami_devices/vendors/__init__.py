@@ -1,0 +1,1 @@
+"""One module per vendor: its resource names, annotations and rules, as a ``Vendor`` record. Pure."""
