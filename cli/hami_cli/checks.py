@@ -20,6 +20,7 @@ from hami_runtime.kube.access import ResourceAccess
 
 WEBHOOK_NAMES: Final = ("vgpu.hami.io", "validate.vgpu.hami.io")
 SOON: Final = timedelta(days=7)
+_MOST_NAMED: Final = 20
 
 
 class Outcome(StrEnum):
@@ -208,6 +209,23 @@ def agents(inventory: Inventory, nodes: Sequence[str]) -> Iterator[Check]:
         yield ok("agents", f"{alive} of {len(nodes)} nodes register devices")
 
 
+def unenforced(snapshot: Snapshot) -> Iterator[Check]:
+    """Whether a container uses a card without being held to its share."""
+    if not snapshot.measured:
+        yield unknown("limits of pods", "no agent has published what containers use")
+        return
+    loose = sorted({f"{held.namespace}/{held.pod} (container {held.container})" for held in snapshot.held if held.enforced is False})
+    if not loose:
+        yield ok("limits of pods", "no agent reports a container that is not held to its share")
+        return
+    more = f" and {len(loose) - _MOST_NAMED} more" if len(loose) > _MOST_NAMED else ""
+    yield failed(
+        "limits of pods",
+        f"not held to their shares: {', '.join(loose[:_MOST_NAMED])}{more}",
+        "hami diagnose the pods: the Event ShareUnenforced has the reason",
+    )
+
+
 def orphans(snapshot: Snapshot) -> Iterator[Check]:
     """Whether a pod holds a card that its node no longer registers."""
     gone = {(card.node, card.uuid) for card in snapshot.cards if card.status == GONE}
@@ -216,7 +234,7 @@ def orphans(snapshot: Snapshot) -> Iterator[Check]:
         named = ", ".join(f"{uuid} of {node}" for node, uuid in sorted(gone))
         yield failed(
             "cards of pods",
-            f"{', '.join(pods[:20])}: hold {named}, which are not registered any more",
+            f"{', '.join(pods[:_MOST_NAMED])}: hold {named}, which are not registered any more",
             "kubectl describe the pods; delete them",
         )
     else:

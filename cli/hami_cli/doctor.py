@@ -151,6 +151,7 @@ async def _examine(where: live.Where, scheduler: ask.Service, scheduler_config: 
             found.append(await _leader(source, scheduler))
             found.extend(await _agents(source, nodes, [node.metadata.name for node in listed if node.metadata.labels.get("gpu") == "on"]))
             found.extend(await _guarded("shim", lambda: _shims(source, set(nodes))))
+            found.extend(await _guarded("limits of pods", lambda: _unenforced(source, where, listed)))
     except (CommandError, ClusterError) as exc:
         remedy = "see that NATS and the registry run, and that addresses, credentials and network policies are right"
         found.append(checks.failed("bus", str(exc), remedy))
@@ -292,6 +293,14 @@ async def _streams(source: Source) -> list[Check]:
     there = await source.streams()
     there[subjects.USAGE.name] = True  # made by whoever first measures
     return list(checks.streams(there))
+
+
+async def _unenforced(source: Source, where: live.Where, nodes: list[Node]) -> list[Check]:
+    """What agents last published of the containers of their own nodes."""
+    usage = live.usage(await source.usage(), {node.metadata.name for node in nodes})
+    async with where.cluster() as cluster:
+        pods = (await cluster.list(PODS)).items
+    return list(checks.unenforced(take(nodes, pods, Heard(usage=usage), where.catalog(), time="")))
 
 
 async def _shims(source: Source, nodes: Container[str]) -> list[Check]:

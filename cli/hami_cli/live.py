@@ -139,16 +139,21 @@ async def _hear(where: Where, nodes: Container[str], waiting: Sequence[Pod]) -> 
     try:
         async with where.source() as source:
             inventory, caveats = await _inventory(source)
-            usage = _opened(await source.usage())
+            measured = usage(await source.usage(), nodes)
             refusals = await _all(waiting, lambda pod: refusal(source, pod))
     except UNHEARD as exc:
         return Heard(caveats=(f"the bus was not reached ({exc}): no measured use, no verdicts, and whether nodes are alive is not known",))
     return Heard(
         inventory=inventory,
-        usage=tuple(each for each in usage if isinstance(each, NodeUsage) and each.node in nodes),
+        usage=measured,
         refusals={each.pod.uid: each for each in refusals if each is not None},
         caveats=caveats,
     )
+
+
+def usage(messages: Iterable[Message], nodes: Container[str]) -> tuple[NodeUsage, ...]:
+    """What agents of ``nodes`` last measured; messages that cannot be read, and those of nodes that are gone, are left out."""
+    return tuple(each for each in _opened(messages) if isinstance(each, NodeUsage) and each.node in nodes)
 
 
 async def _inventory(source: Source) -> tuple[Inventory | None, tuple[str, ...]]:

@@ -156,7 +156,8 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         for fact in _held(pod, now, catalog):
             device = whole.get((fact.node, fact.uuid))
             kind = fact.kind if device is None else _kind(fact, memory_mib=device.memory_mib, cores=device.cores, mode=device.mode)
-            held.append(_with_usage(fact, kind, measured.by_container(pod.spec.node_name, pod.metadata.uid, fact.container, fact.uuid)))
+            place = pod.spec.node_name, pod.metadata.uid, fact.container
+            held.append(_with_usage(fact, kind, measured.by_container(*place, fact.uuid), enforced=measured.enforced(*place)))
     alive = _alive(heard.inventory)
     cards = tuple(
         _card(
@@ -271,11 +272,10 @@ def _kind(fact: HeldFact, *, memory_mib: int, cores: int, mode: str) -> str:
     return WHOLE if fact.memory_mib >= memory_mib and (fact.cores >= cores or not fact.cores) else SHARE
 
 
-def _with_usage(fact: HeldFact, kind: str, used: tuple[Use, bool] | None) -> HeldFact:
+def _with_usage(fact: HeldFact, kind: str, used: Use | None, *, enforced: bool | None) -> HeldFact:
     if used is None:
-        return replace(fact, kind=kind)
-    use, enforced = used
-    return replace(fact, kind=kind, used_memory_mib=use.memory_mib, used_sm_percent=use.sm_percent, enforced=enforced)
+        return replace(fact, kind=kind, enforced=enforced)
+    return replace(fact, kind=kind, used_memory_mib=used.memory_mib, used_sm_percent=used.sm_percent, enforced=enforced)
 
 
 def _card(node: Node, device_type: str, device: RegisteredDevice, booked: _Booked, used: Use | None, *, alive: bool) -> BookedCard:

@@ -54,20 +54,33 @@ class Measured:
     """What containers use, added up by container, by pod and by card. An agent's word counts for containers of its own node alone."""
 
     def __init__(self, usage: Iterable[NodeUsage]) -> None:
-        self._containers: dict[tuple[str, str, str, str], tuple[Use, bool]] = {}
+        self._containers: dict[tuple[str, str, str, str], Use] = {}
         self._pods: dict[tuple[str, str, str], Use] = {}
         self._cards: dict[tuple[str, str], Use] = {}
+        self._enforced: dict[tuple[str, str, str], bool] = {}
+        self._pods_enforced: dict[tuple[str, str], bool] = {}
         for event in usage:
             for container in event.containers:
+                self._enforced[event.node, container.pod.uid, container.container] = container.enforced
+                pod = event.node, container.pod.uid
+                self._pods_enforced[pod] = self._pods_enforced.get(pod, True) and container.enforced
                 for device in container.devices:
                     use = Use(device.memory_used_mib, device.sm_percent)
-                    self._containers[event.node, container.pod.uid, container.container, device.uuid] = use, container.enforced
+                    self._containers[event.node, container.pod.uid, container.container, device.uuid] = use
                     _add(self._pods, (event.node, container.pod.uid, device.uuid), use)
                     _add(self._cards, (event.node, device.uuid), use)
 
-    def by_container(self, node: str, pod_uid: str, container: str, uuid: str) -> tuple[Use, bool] | None:
-        """What a container on ``node`` uses of a card, and whether it is held to its limit; None where nothing was measured there."""
+    def by_container(self, node: str, pod_uid: str, container: str, uuid: str) -> Use | None:
+        """What a container on ``node`` uses of a card; None where nothing was measured there."""
         return self._containers.get((node, pod_uid, container, uuid))
+
+    def enforced(self, node: str, pod_uid: str, container: str) -> bool | None:
+        """Whether a container on ``node`` is held to its share; None where nobody looked. Known of an unreadable grant too, which has no devices."""
+        return self._enforced.get((node, pod_uid, container))
+
+    def pod_enforced(self, node: str, pod_uid: str) -> bool | None:
+        """Whether all of a pod's containers on ``node`` are held to their shares; None where nobody looked."""
+        return self._pods_enforced.get((node, pod_uid))
 
     def by_pod(self, node: str, pod_uid: str, uuid: str) -> Use | None:
         """What a pod's containers on ``node`` use of a card, together."""

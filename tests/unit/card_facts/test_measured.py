@@ -14,7 +14,10 @@ def test_what_an_agent_says_of_another_nodes_container_counts_for_nothing() -> N
     measured = Measured([usage("n1", 500, enforced=False), usage("n2", 0, enforced=True)])
     found = measured.by_container("n1", "u", "c", "GPU-1")
     assert found is not None
-    assert (found[0].memory_mib, found[1]) == (500, False)
+    assert found.memory_mib == 500
+    assert measured.enforced("n1", "u", "c") is False
+    assert measured.pod_enforced("n2", "u") is True
+    assert measured.enforced("n3", "u", "c") is None
     in_all = measured.by_pod("n1", "u", "GPU-1")
     assert in_all is not None
     assert in_all.memory_mib == 500

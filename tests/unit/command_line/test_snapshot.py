@@ -98,6 +98,26 @@ def test_what_was_measured_stands_beside_what_is_booked_and_nothing_stands_where
     assert not seen([a_gpu_node("n1", "GPU-a")], [pod]).measured
 
 
+def test_a_container_whose_grant_cannot_be_read_is_unenforced_in_every_form() -> None:
+    """The agent publishes it without devices: it does not know which the grant names."""
+    pod = a_holder("p", "n1", a_held("GPU-a", 4000, 30))
+    usage = NodeUsage(node="n1", containers=(ContainerUsage(pod=pod_ref(pod), container="main", devices=(), enforced=False),))
+    snapshot = seen([a_gpu_node("n1", "GPU-a")], [pod], Heard(usage=(usage,)))
+    assert "unenforced" in top.table(snapshot, What.PODS)
+    assert any("without being held to a limit: 1 container: default/p" in found for found in report(snapshot).findings)
+    (check,) = checks.unenforced(snapshot)
+    assert (check.outcome, "default/p (container main)" in check.detail) == (checks.Outcome.FAILED, True)
+
+
+def test_the_doctor_does_not_vouch_for_limits_that_no_agent_has_looked_at() -> None:
+    pod = a_holder("p", "n1", a_held("GPU-a", 4000, 30))
+    (check,) = checks.unenforced(seen([a_gpu_node("n1", "GPU-a")], [pod]))
+    assert check.outcome is checks.Outcome.UNKNOWN
+    usage = NodeUsage(node="n1", containers=(ContainerUsage(pod=pod_ref(pod), container="main", devices=(), enforced=True),))
+    (check,) = checks.unenforced(seen([a_gpu_node("n1", "GPU-a")], [pod], Heard(usage=(usage,))))
+    assert check.outcome is checks.Outcome.OK
+
+
 def test_a_card_says_what_keeps_new_pods_away() -> None:
     nodes = [
         a_gpu_node("n1", "GPU-a", "GPU-b", annotations={keys.DEVICE_CORDON: "GPU-b, "}),

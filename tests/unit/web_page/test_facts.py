@@ -50,6 +50,16 @@ def test_a_card_lists_its_pods_with_what_was_measured() -> None:
     assert (second.pods, second.used_memory_mib) == ((), None)
 
 
+def test_a_pod_that_is_not_held_to_its_share_is_shown_as_such_whether_or_not_its_use_is_known() -> None:
+    def of(*containers: ContainerUsage) -> bool | None:
+        usage = NodeUsage(node="n1", containers=containers)
+        return facts.detail("n1", [a_group(a_device("GPU-A"))], [a_span("p1")], PLAIN, usage).cards[0].pods[0].enforced
+
+    held = ContainerUsage(pod=a_ref("p1"), container="side", devices=())
+    loose = ContainerUsage(pod=a_ref("p1"), container="main", devices=(), enforced=False)
+    assert (of(), of(held), of(held, loose)) == (None, True, False)
+
+
 def test_cards_say_what_is_wrong_with_them() -> None:
     devices = (a_device("GPU-A"), a_device("GPU-B", healthy=False), a_device("GPU-C"))
     found = facts.detail("n1", [a_group(*devices)], [], NodeAnnotations(cordon="GPU-C"), None)

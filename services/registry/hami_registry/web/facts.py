@@ -56,6 +56,8 @@ class PodOnCard(_Fact, frozen=True, kw_only=True):
     """Unix seconds; 0 for longer than the log goes back."""
     used_memory_mib: int | None = None
     used_sm_percent: int | None = None
+    enforced: bool | None = None
+    """Whether all its containers are held to their shares; None where nobody looked."""
 
 
 class CardDetail(CardFact, frozen=True, kw_only=True):
@@ -195,7 +197,7 @@ def detail(name: str, groups: Sequence[Group], spans: Iterable[Span], annotation
     cards = []
     for device_type, alive, device in listed:
         pods = tuple(
-            _pod_on(span, charge, measured.by_pod(name, span.pod.uid, charge.uuid))
+            _pod_on(span, charge, measured.by_pod(name, span.pod.uid, charge.uuid), enforced=measured.pod_enforced(name, span.pod.uid))
             for span in sorted(held, key=lambda span: (span.pod.namespace, span.pod.name))
             for charge in span.charges
             if charge.uuid == device.uuid
@@ -302,7 +304,7 @@ def _node_status(groups: Sequence[Group], annotations: NodeAnnotations) -> str:
     return CORDONED if any(device.uuid in stopped for group in groups for device in group.devices) else OK
 
 
-def _pod_on(span: Span, charge: CardCharge, used: Use | None) -> PodOnCard:
+def _pod_on(span: Span, charge: CardCharge, used: Use | None, *, enforced: bool | None) -> PodOnCard:
     return PodOnCard(
         namespace=span.pod.namespace,
         name=span.pod.name,
@@ -314,6 +316,7 @@ def _pod_on(span: Span, charge: CardCharge, used: Use | None) -> PodOnCard:
         since=span.begin,
         used_memory_mib=used.memory_mib if used else None,
         used_sm_percent=used.sm_percent if used else None,
+        enforced=enforced,
     )
 
 

@@ -94,7 +94,7 @@ function podTable(card, now) {
         }),
       ),
       h("td", {}, pod.cores ? meter({ kind: "cores", value: share(pod.cores, card.cores), label: "cores", text: `${pod.cores} %` }) : "–"),
-      h("td", {}, badge(pod.phase)),
+      h("td", {}, badge(pod.phase), pod.enforced === false ? badge("unenforced") : null),
       h("td", { class: "number" }, ago(pod.since, now)),
     ),
   );
