@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hami_devices.config_sections import BirenConfig
-from hami_devices.model import DeviceRequest, DeviceState
-from hami_devices.rules import Demand, Rules
+from hami_devices.demands import slot_only
+from hami_devices.rules import Rules
 from hami_devices.vendor import SelectorKeys, Vendor
 from hami_protocol import keys
 
@@ -25,11 +25,5 @@ def vendor(config: BirenConfig) -> Vendor:
         to_allocate_key="hami.io/Biren-devices-to-allocate",
         selector_keys=SelectorKeys(use_uuids="birentech.com/use-gpuuuid", avoid_uuids="birentech.com/nouse-gpuuuid"),
         registered_cores=100,
-        rules=Rules(demand=count_alone),
+        rules=Rules(demand=slot_only),
     )
-
-
-def count_alone(state: DeviceState, request: DeviceRequest) -> Demand:
-    """A share is a slot of the device and nothing else."""
-    del state
-    return Demand(memory_mib=0, cores=request.cores)

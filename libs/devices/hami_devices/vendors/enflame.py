@@ -16,11 +16,11 @@ from msgspec import Struct
 from hami_devices.admission import Mutation, SetLimit
 from hami_devices.capacity import count_devices, equal_devices
 from hami_devices.config_sections import EnflameConfig
+from hami_devices.demands import whole_device
 from hami_devices.model import DeviceRequest, DeviceState, Reason
 from hami_devices.requests import quantity, read_cores, read_count, refused
 from hami_devices.rules import Demand, Rules
 from hami_devices.vendor import Asking, Granted, SelectorKeys, Vendor
-from hami_devices.vendors.kunlun import whole_device
 from hami_protocol import keys, quantities
 from hami_protocol.devices import DeviceShare, RegisteredDevice
 from hami_protocol.errors import QuantityError, RecordError

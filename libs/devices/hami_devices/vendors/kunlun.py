@@ -15,6 +15,7 @@ import msgspec
 from hami_devices.admission import Mutation, resized
 from hami_devices.capacity import count_devices, equal_devices
 from hami_devices.config_sections import KunlunConfig
+from hami_devices.demands import whole_device
 from hami_devices.model import DeviceRequest, DeviceState, Reason
 from hami_devices.requests import missing_count, read_count, read_memory, refused
 from hami_devices.rules import Choice, Demand, Outcome, Picked, Rules
@@ -130,12 +131,6 @@ def _mutate(asking: Asking, request: DeviceRequest) -> Iterator[Mutation]:
 
 
 # What fits
-
-
-def whole_device(state: DeviceState, request: DeviceRequest) -> Demand | Reason:
-    """A device that nobody uses, with all that it has."""
-    del request
-    return Reason.EXCLUSIVE if state.used_shares else Demand(memory_mib=state.device.memory_mib, cores=state.device.cores)
 
 
 def _slice_of(state: DeviceState, request: DeviceRequest) -> Demand | Reason:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hami_devices.config_sections import VastaiConfig
+from hami_devices.demands import slot_only
 from hami_devices.groups import concentration, info_text, largest_first
 from hami_devices.model import DeviceState
 from hami_devices.rules import Choice, Outcome, Picked, Rules
 from hami_devices.vendor import SelectorKeys, Vendor
-from hami_devices.vendors.biren import count_alone
 from hami_protocol import keys
 
 NAME = "Vastai"
@@ -28,7 +28,7 @@ def vendor(config: VastaiConfig) -> Vendor:
         to_allocate_key="hami.io/Vastai-devices-to-allocate",
         selector_keys=SelectorKeys(use_uuids="vastaitech.com/use-gpuuuid", avoid_uuids="vastaitech.com/nouse-gpuuuid"),
         registered_cores=100,
-        rules=Rules(demand=count_alone, pick=_pick, bonus=_bonus, board=_card),
+        rules=Rules(demand=slot_only, pick=_pick, bonus=_bonus, board=_card),
     )
 
 
