@@ -11,12 +11,12 @@ import msgspec
 import typer
 
 from hami_cli import live
-from hami_cli.event_line import event_line
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, plain
 from hami_cli.places import ContextOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError
+from hami_protocol.event_line import event_line
 
 _DURATION = re.compile(r"(\d{1,9})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}

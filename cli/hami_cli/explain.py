@@ -9,11 +9,11 @@ import msgspec
 import typer
 
 from hami_cli import ask
-from hami_cli.event_line import shares_text
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
 from hami_protocol.devices import VendorAssignment
+from hami_protocol.event_line import shares_text
 
 
 def explain(

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from hami_cli.exits import CommandError
-from hami_rig.kubectl import program
+from hami_runtime.kube.kubectl import program
 
 
 class Ended(Struct, frozen=True, kw_only=True):

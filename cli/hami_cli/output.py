@@ -1,4 +1,4 @@
-"""How answers are written: tables for people, JSON and YAML for programs. Pure but for the printing.
+"""How answers are written: tables for people, JSON and YAML for programs. The only I/O is the printing.
 
 What a cluster's tenants can write (names, messages, annotations) is shown without its control characters: no text of theirs steers a terminal.
 Colours are for terminals alone, and for nobody where ``NO_COLOR`` is set.

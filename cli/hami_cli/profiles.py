@@ -1,4 +1,4 @@
-"""Nodes that could be added: a few usual ones by name, any other from a file. Pure but for reading that file."""
+"""Nodes that could be added: a few usual ones by name, any other from a file. The only I/O is reading that file."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ import msgspec
 import typer
 
 from hami_cli import ask, live, manifests, profiles
-from hami_cli.event_line import shares_text
 from hami_cli.exits import FAILED, FOUND, run
 from hami_cli.output import Format, OutputOption, columns, show
 from hami_cli.places import ContextOption, KubeconfigOption, SchedulerOption, TokenOption
+from hami_protocol.event_line import shares_text
 from hami_protocol.simulation import MOST_PODS, Simulation, SimulationQuestion
 
 

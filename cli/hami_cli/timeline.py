@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hami_cli.event_line import event_line
 from hami_protocol import keys
 from hami_protocol.envelope import TRACE_PARENT, Message, open_message
 from hami_protocol.errors import EventError
+from hami_protocol.event_line import event_line
 from hami_protocol.kubernetes import Pod
 from hami_protocol.provenance import Provenance
 

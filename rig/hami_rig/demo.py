@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hami_cli.event_line import event_line
 from hami_protocol import assignment, events, keys, subjects
 from hami_protocol.envelope import open_message
+from hami_protocol.event_line import event_line
 from hami_protocol.kubernetes import Node, Pod
 from hami_rig import profile, project
 from hami_rig.kubectl import KubectlFailed, kubectl

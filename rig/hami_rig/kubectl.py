@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import sys
 from pathlib import Path
+
+from hami_runtime.kube.kubectl import program
 
 
 class KubectlFailed(Exception):  # noqa: N818 - reads as the condition it names
     """kubectl ended with an error; the text is what it said."""
-
-
-def program() -> str:
-    """The kubectl that was installed beside this Python, or is on the path."""
-    beside = Path(sys.executable).parent / "kubectl"
-    return str(beside) if beside.exists() else shutil.which("kubectl") or "kubectl"
 
 
 async def kubectl(kubeconfig: Path, *arguments: str, timeout_seconds: float = 30.0) -> str:

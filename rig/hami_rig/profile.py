@@ -1,4 +1,4 @@
-"""What a rig consists of: nodes with their cards, as YAML. Pure but for reading the file.
+"""What a rig consists of: nodes with their cards, as YAML. The only I/O is reading the file.
 
 ::
 

@@ -1,7 +1,7 @@
 """Time that jumps: an event loop whose clock moves to the next timer as soon as nothing is ready. For simulations and tests.
 
-Invariants: no real time passes while waiting; equal programs run in equal order; and there is no I/O, so nothing outside the process can
-disturb the order. A program that waits for what can never come raises ``Stuck`` instead of hanging.
+Invariants: no real time passes while waiting; equal programs run in equal order; and nothing outside the process is
+read, so nothing there can disturb the order. A program that waits for what can never come raises ``Stuck`` instead of hanging.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seat of a node's agent: of two agents on one host, as in a rolling update, exactly one acts. Locks on two files of the host; no I/O besides.
+"""The seat of a node's agent: of two agents on one host, as in a rolling update, exactly one acts. Its means are locks on two files of the host.
 
 Who acts holds ``seat``. Who starts holds ``next`` while it waits for the seat, and who acts gives the seat up when it sees that. The kernel gives
 both up with the process that holds them, however it ends.

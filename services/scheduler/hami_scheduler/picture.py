@@ -1,4 +1,4 @@
-"""The cluster as the scheduler sees it: takes every change of a node, a pod or the bus, and lets each part know. One way in; no I/O.
+"""The cluster as the scheduler sees it: takes every change of a node, a pod or the bus, and lets each part know. One way in; it logs.
 
 The parts decide (``inventory``, ``pods``, ``reservations``, ``waking``, ``allocations``); this module only carries what one finds out to the others,
 and says aloud, while this replica leads, what others must hear: fences, lapsed reservations, releases. Followers keep the same picture in silence.

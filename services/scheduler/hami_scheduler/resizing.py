@@ -4,7 +4,7 @@ A share that grows is charged before its node's agent is told, one that shrinks 
 larger of both is charged. What was wished and what the agents have answered is in the log, from which a restarted scheduler takes it up again; the
 pod's annotation is written by the registry once the agent has carried the resize out.
 
-``wished``, ``shortfall`` and ``Resizes`` decide and do no I/O; ``Resizing`` carries out.
+``wished``, ``shortfall`` and ``Resizes`` decide; ``Resizing`` carries out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose word counts where two replicas of the scheduler speak of one pod: what to say still, when somebody else has spoken first. Decisions; no I/O.
+"""Whose word counts where two replicas of the scheduler speak of one pod: what to say still, when somebody else has spoken first. Decides, and logs.
 
 A lease changes hands while the bus is away: then the one that led has grants to say, and the one that leads says of the same pods what came of
 them. So every word on a pod's grant subject is kept by the bus only behind the word that its speaker knew to be the last (``Outbox``), and who is

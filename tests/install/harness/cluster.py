@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from hami_rig.kubectl import program as kubectl_program
+from hami_runtime.kube.kubectl import program as kubectl_program
 from tests.certificates import Authority
 from tests.cluster.harness import building, images
 from tests.cluster.harness.control_plane import signing_key

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
-from hami_rig.kubectl import program as kubectl_program
+from hami_runtime.kube.kubectl import program as kubectl_program
 from tests.install.harness.cluster import Cluster
 from tests.install.harness.machine import run
 from tests.network_policies import Pod, allowing

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from hami_cli import exits, live
-from hami_cli.event_line import event_line
 from hami_cli.main import app
 from hami_cli.output import coloured, columns, strong
 from hami_cli.places import place
 from hami_protocol import events
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.errors import ProtocolError
+from hami_protocol.event_line import event_line
 from hami_runtime.bus.port import BusUnavailable
 from hami_runtime.kube.cluster import ClusterError
 from tests.e2e.documents import pages

@@ -1,6 +1,6 @@
-"""The API server's JSON: pages of a list, lines of a watch, Statuses. Decoded once, with msgspec. Pure.
+"""The API server's JSON: pages of a list, lines of a watch, Statuses. Decoded once, with msgspec.
 
-An object of a type that we cannot decode is reported and left out: it must not hide all others.
+An object of a type that we cannot decode is logged and left out: it must not hide all others.
 """
 
 from __future__ import annotations
