@@ -13,8 +13,11 @@ from hami_cli.diagnosis import diagnose as diagnosis_of
 from hami_cli.exits import FAILED, FOUND, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show, strong
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NamespaceOption, NatsOption, RegistryOption, TokenOption
+from hami_devices.blocking import cards_of
+from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
 from hami_protocol.events import PodRefused
+from hami_protocol.inventory import Inventory
 from hami_protocol.kubernetes import Pod
 from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
 
@@ -82,30 +85,34 @@ async def _gather(where: live.Where, namespace: str, name: str) -> Evidence:
         except NotFound:
             pod = None
         events = (await cluster.list(EVENTS, namespace=namespace)).items
-    request_error, holds_devices = "", False
+    request_error, request = "", PodRequest(containers=())
     if pod is not None:
         try:
-            holds_devices = bool(catalog.read_pod(pod).asks)
+            request = catalog.read_pod(pod)
         except RequestError as exc:
             request_error = str(exc)
-    waits = pod is not None and not pod.spec.node_name and holds_devices
-    if waits:
-        live.progress("asking for the scheduler's verdict")
+    waits = pod is not None and not pod.spec.node_name and request.asks
+    refusal, inventory = await _from_bus(where, pod) if pod is not None and waits else (None, None)
     return Evidence(
         namespace=namespace,
         name=name,
         pod=pod,
         events=tuple(events),
-        refusal=await _refusal(where, pod) if pod is not None and waits else None,
+        refusal=refusal,
         request_error=request_error,
-        holds_devices=holds_devices,
+        request=request,
+        cards=None if inventory is None else cards_of(inventory, catalog),
+        misspellings=() if pod is None else catalog.misspellings(pod),
     )
 
 
-async def _refusal(where: live.Where, pod: Pod) -> PodRefused | None:
-    """The verdict; None where nobody can be asked for it, for the conditions say most of it."""
+async def _from_bus(where: live.Where, pod: Pod) -> tuple[PodRefused | None, Inventory | None]:
+    """The scheduler's verdict and the cluster's cards; None where they cannot be read, for the conditions have most of it."""
+    live.progress("asking for the scheduler's verdict")
+    refusal: PodRefused | None = None
     try:
         async with where.source() as source, asyncio.timeout(VERDICT_SECONDS):
-            return await live.refusal(source, pod)
+            refusal = await live.refusal(source, pod)
+            return refusal, await source.inventory()
     except (*live.UNHEARD, TimeoutError):
-        return None
+        return refusal, None

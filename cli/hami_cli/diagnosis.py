@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
 
+from hami_devices.blocking import NodeCards, blocking
+from hami_devices.misspellings import Misspelling
+from hami_devices.model import PodRequest
+from hami_devices.rejections import read_rejections, split_message
 from hami_protocol import keys
-from hami_protocol.events import PodRefused
+from hami_protocol.events import NodeShortfall, PodRefused
 from hami_protocol.kubernetes import Condition, ContainerStatus, Pod
 from hami_protocol.pods import containers_in_order
 
 MOST_TEXT: Final = 1000
-_OUT_OF_MEMORY_EXIT: Final = 137
+_NOT_PLACED: Final = frozenset({"FailedScheduling", "FilteringFailed"})
+_SCHEDULING_SOURCES: Final = frozenset({"the scheduler's verdict", "condition PodScheduled", *(f"event {each}" for each in _NOT_PLACED)})
+"""What these texts name besides, as kube-scheduler's sentence on preemption, is no sign of anything else."""
 
 
 class Sign(Struct, frozen=True, kw_only=True):
@@ -69,13 +75,24 @@ class Evidence(Struct, frozen=True, kw_only=True):
     refusal: PodRefused | None = None
     request_error: str = ""
     """Why its request for devices cannot be read."""
-    holds_devices: bool = False
+    request: PodRequest = PodRequest(containers=())
+    """What it asks for."""
+    cards: Mapping[str, NodeCards] | None = None
+    """The cluster's cards by node; None where they are not known."""
+    misspellings: tuple[Misspelling, ...] = ()
+
+    @property
+    def holds_devices(self) -> bool:
+        """Whether it asks for devices."""
+        return bool(self.request.asks)
 
 
 class _Text(Struct, frozen=True, kw_only=True):
     object: str
     source: str
     text: str
+    causes: str | None = None
+    """The part of ``text`` that names causes; None for all of it."""
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -84,7 +101,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     node = pod.spec.node_name if pod else ""
     found: list[tuple[Sign, Finding]] = []
     for said in _texts(evidence):
-        for sign in _signs(said.text, said.source):
+        for sign in _signs(said.text if said.causes is None else said.causes, said.source):
             if any(sign.cause == earlier.cause and each.object.startswith(said.object) for earlier, each in found):
                 continue
             finding = Finding(
@@ -113,6 +130,9 @@ def _texts(evidence: Evidence) -> Iterator[_Text]:
         return
     if evidence.request_error:
         yield _Text(object=name, source="the pod's request", text=f"request refused: {evidence.request_error}")
+    for kind in ("resource", "policy"):
+        if found := [str(each) for each in evidence.misspellings if each.resource == (kind == "resource")]:
+            yield _Text(object=name, source="the pod's request", text=" | ".join(found), causes=f"misspelled {kind}")
     if not pod.spec.node_name:
         yield from _scheduling(evidence, pod, name)
     phase = pod.metadata.annotations.get(keys.BIND_PHASE)
@@ -137,19 +157,38 @@ def _unconfined(pod: Pod, name: str) -> Iterator[_Text]:
 
 
 def _scheduling(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
-    if evidence.refusal is not None:
-        yield _Text(object=name, source="the scheduler's verdict", text=_verdict(evidence.refusal))
+    refusal = evidence.refusal
+    if refusal is not None:
+        causes = _causes(evidence, refusal.reasons, refusal.nearest) if refusal.reasons else None
+        yield _Text(object=name, source="the scheduler's verdict", text=_verdict(refusal), causes=causes)
     if (condition := _unscheduled(pod)) is not None:
-        yield _Text(object=name, source="condition PodScheduled", text=condition.message or "")
+        message = condition.message or ""
+        causes = _causes_of_message(evidence, message, already_known=refusal is not None)
+        yield _Text(object=name, source="condition PodScheduled", text=message, causes=causes)
     if pod.spec.scheduling_gates:
         yield _Text(object=name, source="spec.schedulingGates", text="scheduling gates are set")
 
 
+def _causes(evidence: Evidence, reasons: Mapping[str, int], nearest: Sequence[NodeShortfall] = ()) -> str:
+    """The reasons that keep the pod from being placed, without those of nodes that could never take it."""
+    rejections, others = read_rejections(reasons)
+    return " | ".join((*sorted(blocking(rejections, nearest, evidence.request, evidence.cards)), *others))
+
+
+def _causes_of_message(evidence: Evidence, message: str, *, already_known: bool) -> str:
+    """The causes in kube-scheduler's message. A resource that no node can offer is found by its name."""
+    reasons, others = split_message(message)
+    for each in evidence.misspellings:
+        if each.resource and f"Insufficient {each.given}" in others:
+            others = others.replace(f"Insufficient {each.given}", "").removeprefix("FailedScheduling: ")
+    return others if already_known or not reasons else f"{_causes(evidence, reasons)} | {others}"
+
+
 def _verdict(refusal: PodRefused) -> str:
-    """The refusal's summary, then each reason and each near node's figures that it has not said yet."""
+    """The refusal's summary, then each reason and each near node's figures that are not in it."""
     text = refusal.summary
     for reason, count in sorted(refusal.reasons.items()):
-        text += "" if reason in text else f" | {count} nodes: {reason}"
+        text += "" if reason in text else f" | {count} node{'' if count == 1 else 's'}: {reason}"
     for each in refusal.nearest:
         text += "" if each.detail in text else f" | {each.node}: {each.detail}"
     return text
@@ -182,11 +221,13 @@ def _own_events(evidence: Evidence, pod: Pod, name: str) -> Iterator[_Text]:
     mine = [event for event in evidence.events if _involved(event).get("uid") == pod.metadata.uid and event.get("type") != "Normal"]
     for event in sorted(mine, key=_when, reverse=True):
         reason = str(event.get("reason", ""))
-        if reason in {"FailedScheduling", "FilteringFailed"}:
+        if reason in _NOT_PLACED:
             if said_already:
                 continue
             said_already = True
-        yield _Text(object=name, source=f"event {reason}", text=f"{reason}: {event.get('message', '')}")
+        text = f"{reason}: {event.get('message', '')}"
+        causes = _causes_of_message(evidence, text, already_known=False) if reason in _NOT_PLACED else None
+        yield _Text(object=name, source=f"event {reason}", text=text, causes=causes)
 
 
 def _creation_failures(evidence: Evidence) -> Iterator[_Text]:
@@ -210,10 +251,10 @@ def _when(event: dict[str, Any]) -> str:
 
 def _signs(text: str, source: str) -> Iterator[Sign]:
     """What ``text`` says. A scheduling message names several causes at once; of images and ends of containers the first is meant."""
-    several = source in {"the scheduler's verdict", "condition PodScheduled"} or "FailedScheduling" in source or "FilteringFailed" in source
-    for table in _TABLES:
+    of_scheduling = source in _SCHEDULING_SOURCES
+    for table in (_SCHEDULING, _NOT_SCHEDULED) if of_scheduling else _TABLES:
         matching = [sign for sign in table if sign.pattern.search(text)]
-        yield from matching if several and table is _SCHEDULING else matching[:1]
+        yield from matching if of_scheduling and table is _SCHEDULING else matching[:1]
         if matching:
             return
 
@@ -235,6 +276,20 @@ _DESCRIBE: Final = "kubectl describe pod {pod} -n {namespace}"
 _LOGS: Final = "kubectl logs {pod} -n {namespace} --all-containers --previous"
 _PULL_SECRETS: Final = "kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.imagePullSecrets}}'"
 
+_MISSPELLED: Final[tuple[Sign, ...]] = (
+    _sign(
+        r"^misspelled resource$",
+        "no node offers a resource that the pod asks for",
+        "mend the resource's name",
+        "kubectl get pod {pod} -n {namespace} -o jsonpath='{{.spec.containers[*].resources}}'",
+    ),
+    _sign(
+        r"^misspelled policy$",
+        "the pod names a scheduling policy that does not exist",
+        "mend the annotation and create the pod again; a pod that runs stays where it is",
+        "kubectl get pod {pod} -n {namespace} -o jsonpath='{{.metadata.annotations}}'",
+    ),
+)
 _SCHEDULING: Final[tuple[Sign, ...]] = (
     _sign(
         r"exceeded quota|exceeding resource quota|ResourceQuota|quota of namespace|over (its|the) quota|\bquota\b.*(exceed|left|allows)",
@@ -249,50 +304,50 @@ _SCHEDULING: Final[tuple[Sign, ...]] = (
         _EXPLAIN,
     ),
     _sign(
-        r"CardInsufficientCore|CardComputeUnitsExhausted|all cores taken",
+        r"CardInsufficientCore|CardComputeUnitsExhausted",
         "no card has so many cores free",
         "lower the cores that are asked for, wait for a release, or add cards",
         _EXPLAIN,
     ),
     _sign(
-        r"CardTimeSlicingExhausted|all shares taken",
-        "every card is shared by as many containers as it may be",
+        r"CardTimeSlicingExhausted",
+        "the cards that could take the pod have no free share",
         "wait for a release, or raise the split count of the node's cards",
         "hami top cards",
     ),
     _sign(
-        r"ExclusiveDeviceAllocateConflict|needs a card that nobody uses",
+        r"ExclusiveDeviceAllocateConflict",
         "a whole card is asked for and every card is in use",
         "ask for a share, wait for an idle card, or add cards",
         "hami top cards",
     ),
     _sign(
-        r"CardTypeMismatch|type not accepted",
+        r"CardTypeMismatch",
         "the pod's annotations accept none of the cards' models",
         "mend nvidia.com/use-gputype and nouse-gputype, or add such cards",
         "hami top cards",
     ),
     _sign(
-        r"CardUuidMismatch|UUID not accepted",
+        r"CardUuidMismatch",
         "the pod's annotations accept none of the cards' UUIDs",
         "mend nvidia.com/use-gpuuuid and nouse-gpuuuid",
         "hami top cards",
     ),
     _sign(
-        r"CardNotHealth|CardUnhealthy|cards unhealthy",
+        r"CardNotHealth|CardUnhealthy",
         "cards are unhealthy",
         "look at the node-agent's events on the node, and at the driver",
         "hami top cards",
     ),
-    _sign(r"CardCordoned|cards cordoned", "cards are cordoned", "put them back with hami uncordon", "hami top cards"),
+    _sign(r"CardCordoned", "cards are cordoned", "put them back with hami uncordon", "hami top cards"),
     _sign(
-        r"NumaNotFit|one NUMA node",
+        r"NumaNotFit",
         "no NUMA node has as many cards free",
         "ask for fewer cards, or drop nvidia.com/numa-bind",
         _EXPLAIN,
     ),
     _sign(
-        r"NodeInsufficientDevice|node has \d+; would fit|AllocatedCardsInsufficientRequest|asks \d+ distinct cards",
+        r"NodeInsufficientDevice|AllocatedCardsInsufficientRequest",
         "no node has so many cards",
         "ask for fewer cards in one container: they must all be on one node",
         "hami top nodes",
@@ -304,13 +359,19 @@ _SCHEDULING: Final[tuple[Sign, ...]] = (
         _EXPLAIN,
     ),
     _sign(
-        r"node unregistered|node not reporting|registered no \S+ device|not registered its",
-        "nodes have not registered their devices",
+        r"node unregistered",
+        "no node has registered a card of the vendor that the pod asks for",
+        "ask for a resource that nodes offer, or see that the node-agent runs on the nodes with such cards",
+        "hami top nodes",
+    ),
+    _sign(
+        r"node not reporting",
+        "nodes that could take the pod do not report their cards",
         "see that the node-agent runs there and reaches the bus",
         "hami doctor",
     ),
     _sign(
-        r"node agent not serving|agent does not serve pods now|takes no pods now",
+        r"node agent not serving",
         "nodes are held, since their agent does not serve pods",
         "wait for the agent there to be back; if it does not come, look at its pod on that node, and at kubelet",
         _EXPLAIN,
@@ -529,5 +590,5 @@ _RUNNING: Final[tuple[Sign, ...]] = (
 )
 
 
-_TABLES: Final = (_SCHEDULING, _NOT_SCHEDULED, _IMAGES, _ADMISSION, _DEVICES, _LIMITS, _RUNNING)
+_TABLES: Final = (_MISSPELLED, _SCHEDULING, _NOT_SCHEDULED, _IMAGES, _ADMISSION, _DEVICES, _LIMITS, _RUNNING)
 """What is particular before what is general."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -10,7 +11,7 @@ import typer
 
 from hami_cli import ask
 from hami_cli.exits import run
-from hami_cli.output import Format, OutputOption, columns, plain, show, strong
+from hami_cli.output import Format, OutputOption, columns, count_of, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
 from hami_protocol.devices import VendorAssignment
 from hami_protocol.event_line import shares_text
@@ -49,11 +50,19 @@ def text(answer: dict[str, Any]) -> str:
     ]
     if shares := shares_text(msgspec.convert((answer.get("holding") or {}).get("assignments", ()), tuple[VendorAssignment, ...])):
         lines.append(f"  {plain(shares)}")
-    lines += [f"  {count} nodes: {plain(reason)}" for reason, count in (answer.get("reasons") or {}).items()]
+    lines += [f"  warning: {plain(warning)}" for warning in answer.get("warnings") or ()]
+    lines += [f"  {plain(cause)}" for cause in answer.get("causes") or _reasons(answer)]
     if nodes := answer.get("nodes"):
         rows = [(node.get("node", ""), node.get("reason", "") or "fits", node.get("detail", "")) for node in nodes]
         lines.append(columns(("NODE", "REASON", "DETAIL"), rows))
+        if left_out := answer.get("nodesLeftOut", 0):
+            lines.append(f"... and {count_of(left_out, 'more node')}")
     return "\n".join(lines)
+
+
+def _reasons(answer: dict[str, Any]) -> Iterable[str]:
+    """The short reasons, as an older scheduler has them."""
+    return (f"{count_of(count, 'node')}: {reason}" for reason, count in (answer.get("reasons") or {}).items())
 
 
 def _choice(answer: dict[str, Any]) -> str:

@@ -78,5 +78,10 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
+def count_of(count: int, what: str) -> str:
+    """``1 node``, ``1,200 nodes``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def _is_figure(text: str) -> bool:
     return text == "-" or _FIGURE.fullmatch(text) is not None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hami_devices import admission, records, requests
 from hami_devices.config import ConfigError, DeviceConfig
+from hami_devices.misspellings import Misspelling, misspellings
 from hami_devices.model import PodRequest
 from hami_devices.vendor import Granted, Vendor
 from hami_devices.vendors import (
@@ -123,6 +124,10 @@ class Catalog:
     def annotated_requests(self, pod: Pod) -> tuple[requests.AnnotatedRequest, ...]:
         """Resources of ours that ``pod`` asks for in annotations, where nobody reads them."""
         return requests.annotated_requests(pod.metadata.annotations, self.vendors)
+
+    def misspellings(self, pod: Pod) -> tuple[Misspelling, ...]:
+        """The names in ``pod`` that no component reads."""
+        return misspellings(pod, self.vendors)
 
     def read_assignments(self, pod: Pod) -> tuple[VendorAssignment, ...]:
         """What ``pod`` holds, by its annotations; nothing of a vendor whose annotation it does not have.

@@ -25,6 +25,8 @@ class Key(Enum):
     LOW_NUMA = "NUMA node, lowest first"
 
 
+DEVICE_POLICIES: Final = ("binpack", "spread", "mutex", "numa", "topology-aware")
+"""The names that ``read_order`` knows."""
 _CHAINED: Final = {"binpack": Key.FULLEST, "spread": Key.EMPTIEST, "numa": Key.HIGH_NUMA}
 
 

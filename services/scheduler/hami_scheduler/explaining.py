@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
 from hami_devices.model import PodRequest
+from hami_devices.rejections import in_words
 from hami_devices.requests import RequestError
 from hami_protocol import keys
 from hami_protocol.devices import PodRef, VendorAssignment
@@ -71,8 +74,14 @@ class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
     """The last thing that filter said of it."""
     reasons: dict[str, int] = {}
     """Short reason to number of nodes, judged now; empty for a bound pod."""
+    causes: tuple[str, ...] = ()
+    """``reasons`` grouped in words, as ``22 nodes: no card with 90,000 MiB free``; the most frequent first."""
     nodes: tuple[NodeAnswer, ...] = ()
     """The best or the nearest nodes, judged now; empty for a bound pod."""
+    nodes_left_out: int = 0
+    """How many more nodes were judged."""
+    warnings: tuple[str, ...] = ()
+    """Names in the pod that no component reads: unknown resources and policies."""
 
 
 def explain(pod: Pod, picture: Picture) -> Explanation:
@@ -89,6 +98,7 @@ def explain(pod: Pod, picture: Picture) -> Explanation:
         summary="",
         holding=holding,
         verdict=verdict,
+        warnings=tuple(map(str, picture.catalog.misspellings(pod))),
     )
     if pod.spec.node_name:
         return msgspec.structs.replace(common, summary=f"bound to {pod.spec.node_name}")
@@ -111,6 +121,8 @@ def explain(pod: Pod, picture: Picture) -> Explanation:
         common,
         summary=summary,
         reasons=reasons,
+        causes=in_words(reasons, request, other_vendors=_of_other_vendors(names, request, picture)),
+        nodes_left_out=max(0, len(names) - len(judged.nodes)),
         nodes=msgspec.convert(judged.nodes, tuple[NodeAnswer, ...], from_attributes=True),
     )
 
@@ -126,6 +138,13 @@ def _shown(picture: Picture, request: PodRequest, ref: PodRef, names: list[str])
     judged = picture.judge(ref, request, names, ranked=True, reasons=True) if names else None
     best = [name for name, _ in judged.fitting] if isinstance(judged, Placement) else []
     return list(dict.fromkeys([*best, *names]))[:MOST_SHOWN]
+
+
+def _of_other_vendors(names: Iterable[str], request: PodRequest, picture: Picture) -> int:
+    """How many of the nodes have devices, and none of the vendors that the pod asks."""
+    asked = {each.vendor for container in request.containers for each in container.requests}
+    having = ({device.vendor for device in picture.state.devices(name)} for name in names)
+    return sum(bool(vendors) and vendors.isdisjoint(asked) for vendors in having)
 
 
 def _other_obstacle(pod: Pod, verdict: Verdict | None) -> tuple[str, dict[str, int]] | None:

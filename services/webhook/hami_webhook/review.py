@@ -33,6 +33,8 @@ from hami_webhook.wire import AdmissionRequest, Decision, Operation, UnreadableO
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 ALLOWED: Final = Decision(allowed=True)
 _LEFT: Final = Decision(allowed=True, message="pod already has different scheduler assigned")
+MOST_WARNINGS: Final = 8
+"""The API server cuts what is beyond 4 KiB in all."""
 _TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
 
 
@@ -138,7 +140,7 @@ class Reviewer:
         return self._judge_request(request, pod, traceparent)
 
     def _judge_request(self, request: AdmissionRequest, pod: Pod, traceparent: str) -> Decision:
-        warnings = tuple(str(annotated) for annotated in self._catalog.annotated_requests(pod))
+        warnings = self._warnings(pod)
         if not mentions(pod, self._managed) and not self._touches_all:
             return Decision(allowed=True, warnings=warnings) if warnings else ALLOWED
         another = self._of_another_scheduler(pod)
@@ -156,6 +158,11 @@ class Reviewer:
         if self._policy.confine:
             mutations = (*mutations, *confined(pod, asked))
         return Decision(allowed=True, patch=self._patch(request, pod, asked, mutations, traceparent), warnings=warnings)
+
+    def _warnings(self, pod: Pod) -> tuple[str, ...]:
+        """What the pod names and no component reads; at most ``MOST_WARNINGS``."""
+        found = (*self._catalog.annotated_requests(pod), *self._catalog.misspellings(pod))
+        return tuple(str(each) for each in found[:MOST_WARNINGS])
 
     def _of_another_scheduler(self, pod: Pod) -> bool:
         named, ours = pod.spec.scheduler_name, self._policy.scheduler_name

@@ -124,6 +124,29 @@ class TestRequestsInAnnotations:
         assert len(decision.warnings) == 1
 
 
+class TestMisspelledNames:
+    """A name that no component reads is admitted, for Kubernetes admits it, and warned of."""
+
+    def test_a_resource_that_no_node_can_offer(self, desk: Desk) -> None:
+        for limits in ({"gpu": "1", "nvidia.com/gpumemory": "3000"}, {"nvidia.com/gpumemory": "3000"}):
+            decision = desk.mutate(a_pod(a_container(**limits)))
+            assert decision.allowed
+            (warning,) = decision.warnings
+            assert warning.startswith("spec.containers[0].resources.limits[nvidia.com/gpumemory]: ")
+            assert warning.endswith("did you mean nvidia.com/gpumem?")
+
+    def test_a_policy(self, desk: Desk) -> None:
+        annotations = {"hami.io/gpu-scheduler-policy": "binpak", "hami.io/node-scheduler-policy": "spraed"}
+        decision = desk.mutate(a_pod(a_container(gpu="1"), metadata={"annotations": annotations}))
+        assert decision.allowed
+        assert [warning.rpartition("; ")[2] for warning in decision.warnings] == ["did you mean spread?", "did you mean binpack?"]
+
+    def test_no_warning_is_cut_and_their_number_is_bounded(self, desk: Desk) -> None:
+        decision = desk.mutate(a_pod(*(a_container(f"c{number}", **{f"nvidia.com/gpumemory{number}": "1"}) for number in range(100))))
+        assert len(decision.warnings) == 8
+        assert all(len(warning) <= 250 for warning in decision.warnings)
+
+
 OURS = "system:serviceaccount:hami-system:hami-scheduler"
 FORGED = [
     keys.ASSIGNED_NODE,

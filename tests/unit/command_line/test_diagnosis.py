@@ -17,7 +17,7 @@ from hami_protocol import keys
 from hami_protocol.events import NodeShortfall, PodRefused
 from hami_protocol.kubernetes import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus
 from hami_protocol.pods import pod_ref
-from tests.builders import a_pod
+from tests.builders import a_pod, a_request
 
 
 def with_status(pod: Pod, **status: Any) -> Pod:
@@ -227,6 +227,6 @@ def test_a_share_without_a_seccomp_profile_is_warned_of(of_pod: bool) -> None:
     container = {"name": "main", **({} if of_pod else {"securityContext": context})}
     spec = {"nodeName": "n1", "containers": [container], **({"securityContext": context} if of_pod else {})}
     pod = msgspec.convert({"metadata": {"name": "p1", "namespace": "default"}, "spec": spec}, Pod)
-    (finding,) = diagnose(Evidence(namespace="default", name="p1", pod=pod, holds_devices=True)).findings
+    (finding,) = diagnose(Evidence(namespace="default", name="p1", pod=pod, request=a_request(memory_mib=100))).findings
     assert "without a seccomp profile" in finding.cause
     assert not diagnose(Evidence(namespace="default", name="p1", pod=pod)).findings

@@ -118,7 +118,10 @@ class Judged:
         return {str(text): count for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
     def nearest(self, limit: int) -> tuple[NodeShortfall, ...]:
-        """The nodes that come nearest: the most devices that would do, then the most free memory on one, then the name."""
+        """The nodes that come nearest: the most devices that would do, then the most free memory on one, then the name.
+
+        Nodes whose devices are not registered now come last: their figures are old, or there are none.
+        """
         places = np.flatnonzero(self.ids != FITS)
         if not places.size or limit <= 0:
             return ()
@@ -126,10 +129,17 @@ class Judged:
         able = self.verdicts.able[self._places][places]
         free = self._free_memory()[places]
         closeness = np.where(hopeless, 0, (able + 1) << _FREE_BITS) + free.clip(0, (1 << _FREE_BITS) - 1)
+        closeness[self._absent(places)] = -1
         closest = closeness >= np.partition(closeness, -limit)[-limit] if places.size > limit else np.ones_like(hopeless)
         ranks = self._state.name_ranks()[self.numbers[places[closest]]]
         chosen = places[closest][np.lexsort((ranks, -closeness[closest]))[:limit]]
         return tuple(self._shortfall(int(place)) for place in chosen)
+
+    def _absent(self, places: Ints) -> npt.NDArray[np.bool_]:
+        """Which nodes have no devices registered now."""
+        absent = np.array([text in (Reason.UNAVAILABLE, Reason.UNREGISTERED) for text in self.verdicts.texts])
+        found: npt.NDArray[np.bool_] = absent[self.ids[places]]
+        return found
 
     def _free_memory(self) -> Ints:
         vendors = [asked.vendor for container in self.request.containers for asked in container.requests]
