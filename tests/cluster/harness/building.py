@@ -220,7 +220,7 @@ def _build(group: Group) -> Path:
         if release and group == KUBERNETES:
             stamp += f" -X k8s.io/component-base/version.gitVersion={release[1]}"  # kubectl cannot read a version that is not set
         print(f"==> Building {', '.join(group.programs)} into {folder} (minutes with cold caches, two cores)", flush=True)
-        partial = folder.with_suffix(".partial")
+        partial = folder.with_name(f"{folder.name}.partial")  # with_suffix would cut the version at its dot
         partial.mkdir(exist_ok=True)
         begin = time.monotonic()
         environ = {} if group.cgo else {"CGO_ENABLED": "0"}
