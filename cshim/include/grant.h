@@ -80,9 +80,13 @@ struct grant {
 	uint64_t blocked_until_ns; /* CLOCK_MONOTONIC: no kernel starts before; a lease, so a dead agent blocks nobody
 				      for long */
 	uint32_t core_switch;      /* 1: the default policy limits compute now */
-	uint32_t live_reserved[11];
-	uint64_t overhead_bytes[GRANT_DEVICES]; /* what the driver uses beyond what the region accounts for, seen from
-						   the host */
+	uint32_t live_reserved;
+	uint64_t shared_until_ns; /* CLOCK_MONOTONIC: until then other containers use a device of this one too; a lease
+				     likewise */
+	uint16_t charge_permille[GRANT_DEVICES]; /* until then: how much of what a kernel takes at least is charged; 0:
+						    all of it, 1000 */
+	uint64_t overhead_bytes[GRANT_DEVICES];  /* what the driver uses beyond what the region accounts for, seen from
+						    the host */
 };
 
 #define GRANT_CHECKED_OFFSET offsetof(struct grant, size)
@@ -93,6 +97,7 @@ _Static_assert(offsetof(struct grant_device, memory_limit_bytes) == 64, "the lim
 _Static_assert(GRANT_CHECKED_OFFSET == 16, "magic, version and checksum stand before what is checked");
 _Static_assert(offsetof(struct grant, devices) == 576, "devices start on a cache line");
 _Static_assert(GRANT_LIVE_OFFSET == 576 + 16 * 128, "the live words start on a cache line");
+_Static_assert(offsetof(struct grant, shared_until_ns) % 8 == 0, "a lease is one aligned word");
 _Static_assert(offsetof(struct grant, overhead_bytes) == GRANT_LIVE_OFFSET + 64, "one cache line of live words");
 _Static_assert(sizeof(struct grant) == 2816, "the grant's size is part of its format");
 

@@ -148,6 +148,20 @@ static inline uint64_t pace_own_ns(uint64_t cost_ns, uint64_t measured_ns, uint6
 	return measured_ns - cost_ns > others_ns ? measured_ns - others_ns : cost_ns;
 }
 
+#define PACE_PERMILLE UINT32_C(1000)
+#define PACE_WINDOW   32 /* measurements of a kernel; the least of the last one to two windows is kept */
+
+/* What a measurement is charged while other containers use the device too: it may be the kernel's own time, or the time
+ * it waited for them. The least of late (`low_ns`) is the nearest to its own time. What a kernel that varies costs
+ * beyond that, the agent makes good: it compares what the driver counts with what was charged, and says how much of
+ * `low_ns` is charged (`permille`; 0: all). */
+static inline uint64_t pace_beside_others_ns(uint64_t low_ns, uint32_t permille)
+{
+	const uint64_t most = PACE_HORIZON_NS;
+
+	return (low_ns < most ? low_ns : most) * (permille == 0 ? PACE_PERMILLE : permille) / PACE_PERMILLE;
+}
+
 /* What a kernel is taken to cost after it was measured for the `count`th time: the mean of the first few measurements,
  * then a running one. A measurement above the price and one below it weigh the same, or the price would not be the
  * mean. */

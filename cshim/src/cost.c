@@ -66,6 +66,8 @@ static struct cost *cost_new(struct shim *shim, uint64_t key, uint64_t shape)
 	atomic_store_explicit(&cost->launches, 0, memory_order_relaxed);
 	atomic_store_explicit(&cost->measured, 0, memory_order_relaxed);
 	atomic_store_explicit(&cost->nanoseconds, 0, memory_order_relaxed);
+	atomic_store_explicit(&cost->low_ns, 0, memory_order_relaxed);
+	atomic_store_explicit(&cost->next_low_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&cost->variance, 0, memory_order_relaxed);
 	atomic_store_explicit(&cost->rate, PACE_ALL, memory_order_relaxed);
 	atomic_store_explicit(&cost->assumed, false, memory_order_relaxed);
@@ -148,11 +150,39 @@ static void price_learn(struct shim *shim, struct cost *cost, int row, uint64_t 
 	atomic_store(&cost->rate, pace_rate(price, variance, atomic_load(&cost->launches), shim_sm_percent(shim, row)));
 }
 
+/* The least that the kernel was measured to take of late, this time included. */
+static uint64_t low_ns(struct cost *cost, uint64_t elapsed_ns)
+{
+	const uint64_t before = atomic_load_explicit(&cost->low_ns, memory_order_relaxed);
+	uint64_t low = atomic_load_explicit(&cost->next_low_ns, memory_order_relaxed);
+
+	if (low == 0 || elapsed_ns < low)
+		low = elapsed_ns == 0 ? 1 : elapsed_ns;
+	if (atomic_load_explicit(&cost->measured, memory_order_relaxed) % PACE_WINDOW == 0) {
+		atomic_store_explicit(&cost->low_ns, low, memory_order_relaxed);
+		atomic_store_explicit(&cost->next_low_ns, 0, memory_order_relaxed);
+	} else {
+		atomic_store_explicit(&cost->next_low_ns, low, memory_order_relaxed);
+	}
+	return before != 0 && before < low ? before : low;
+}
+
+/* What of a measurement is the kernel's own, as far as other containers may have kept it waiting. */
+static uint64_t own_ns(const struct shim *shim, int row, struct cost *cost, uint64_t elapsed_ns)
+{
+	const uint64_t low = cost != NULL ? low_ns(cost, elapsed_ns) : elapsed_ns;
+	const uint64_t until = __atomic_load_n(&shim->grant->shared_until_ns, __ATOMIC_RELAXED);
+
+	if (until == 0 || until < shim_now_ns(shim))
+		return elapsed_ns;
+	return pace_beside_others_ns(low, __atomic_load_n(&shim->grant->charge_permille[row], __ATOMIC_RELAXED));
+}
+
 static void learned(struct shim *shim, const struct sample *sample, uint64_t elapsed_ns)
 {
-	const uint64_t measured_ns =
-		sample->unpriced ? elapsed_ns : pace_own_ns(sample->paid_ns, elapsed_ns, sample->others_ns);
 	struct cost *cost = sample->key != 0 ? cost_find(shim, sample->key, sample->shape) : NULL;
+	const uint64_t own = own_ns(shim, sample->row, cost, elapsed_ns);
+	const uint64_t measured_ns = sample->unpriced ? own : pace_own_ns(sample->paid_ns, own, sample->others_ns);
 
 	if (cost != NULL)
 		price_learn(shim, cost, sample->row, measured_ns);

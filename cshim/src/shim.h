@@ -77,6 +77,8 @@ struct cost {
 	_Atomic uint64_t key; /* 0: the place is free */
 	_Atomic uint64_t shape;
 	_Atomic uint64_t nanoseconds; /* 0: not known yet */
+	_Atomic uint64_t low_ns;      /* the least measurement of the last window (PACE_WINDOW); 0: none yet */
+	_Atomic uint64_t next_low_ns; /* of the one that is under way */
 	_Atomic uint64_t variance;    /* of a measurement about the price, in square nanoseconds */
 	_Atomic uint32_t rate;        /* of its launches so many in PACE_ALL are measured */
 	_Atomic uint32_t launches;

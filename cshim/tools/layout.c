@@ -87,6 +87,8 @@ static void grant(void)
 	ONE(grant, generation);
 	ONE(grant, blocked_until_ns);
 	ONE(grant, core_switch);
+	ONE(grant, shared_until_ns);
+	ARRAY(grant, charge_permille, 'u');
 	ARRAY(grant, overhead_bytes, 'u');
 	end();
 	begin("grant_device", sizeof(struct grant_device));

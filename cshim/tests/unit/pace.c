@@ -196,6 +196,15 @@ static void what_others_of_the_container_run_is_not_ones_own(void)
 	CHECK_EQUAL(pace_own_ns(100, 50, 200), 50);   /* unless it was measured so */
 }
 
+static void beside_others_a_part_of_the_least_is_charged(void)
+{
+	CHECK_EQUAL(pace_beside_others_ns(2000, 1000), 2000);
+	CHECK_EQUAL(pace_beside_others_ns(2000, 0), 2000);
+	CHECK_EQUAL(pace_beside_others_ns(2000, 250), 500);
+	CHECK_EQUAL(pace_beside_others_ns(2000, UINT16_MAX), 131070);
+	CHECK_EQUAL(pace_beside_others_ns(UINT64_MAX, UINT16_MAX), PACE_HORIZON_NS / 1000 * UINT16_MAX);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
@@ -211,6 +220,7 @@ int main(int argc, char **argv)
 		TEST(who_was_idle_does_not_make_up_for_it),
 		TEST(a_price_is_the_mean_of_what_was_measured),
 		TEST(steady_kernels_are_measured_rarely_and_others_often),
+		TEST(beside_others_a_part_of_the_least_is_charged),
 		TEST(what_others_of_the_container_run_is_not_ones_own),
 	};
 	return RUN_TESTS(tests, argc, argv);

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LEASE_SECONDS: Final = 12.0
-"""Of a block; two rounds of the monitor, and a little."""
+"""Of a block, and of a card being shared; two rounds of the monitor, and a little."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +37,14 @@ class Turn:
     blocked: bool
     limited: bool
     """Its compute share holds now, under the ``default`` policy."""
+    shared: bool = False
+    """Another container is active on one of its cards."""
 
 
 def turns(contenders: Sequence[Contender]) -> Mapping[str, Turn]:
     """What follows for each, by name."""
     active = Counter((device, one.priority) for one in contenders if one.active for device in one.devices)
+    users = Counter(device for one in contenders if one.active for device in one.devices)
     highest: dict[str, int] = {}
     for device, priority in active:
         highest[device] = min(priority, highest.get(device, priority))
@@ -49,10 +52,11 @@ def turns(contenders: Sequence[Contender]) -> Mapping[str, Turn]:
     for one in contenders:
         blocked = any(highest.get(device, one.priority) < one.priority for device in one.devices)
         crowded = any(active[device, one.priority] > 1 for device in one.devices)
-        found[one.name] = Turn(blocked=blocked, limited=blocked or crowded)
+        shared = any(users[device] > one.active for device in one.devices)
+        found[one.name] = Turn(blocked=blocked, limited=blocked or crowded, shared=shared)
     return found
 
 
-def lease_until_ns(turn: Turn, *, now_seconds: float) -> int:
-    """``blocked_until_ns`` for the grant file, on ``CLOCK_MONOTONIC``; 0 where nothing blocks."""
-    return int((now_seconds + LEASE_SECONDS) * 1e9) if turn.blocked else 0
+def lease_until_ns(holds: bool, *, now_seconds: float) -> int:
+    """``blocked_until_ns`` or ``shared_until_ns`` for the grant file, on ``CLOCK_MONOTONIC``; 0 where it does not hold."""
+    return int((now_seconds + LEASE_SECONDS) * 1e9) if holds else 0

@@ -66,6 +66,10 @@ class Live:
     """The compute share holds now, under the ``default`` policy."""
     overhead_bytes: tuple[int, ...] = ()
     """By device, what the driver uses beyond what the region accounts for."""
+    shared_until_ns: int = 0
+    """Until then other containers use a device of this one too, on ``CLOCK_MONOTONIC``."""
+    charge_permille: tuple[int, ...] = ()
+    """By device, how much of a kernel's least time is charged until then (``fairness``)."""
 
 
 def encode(grant: Grant) -> bytes:
@@ -175,6 +179,10 @@ def live(data: bytes) -> Live:
         blocked_until_ns=layout.read_uint(data, layout.GRANT, "blocked_until_ns"),
         limited=layout.read_uint(data, layout.GRANT, "core_switch") != 0,
         overhead_bytes=tuple(layout.read_uint(data, layout.GRANT, "overhead_bytes", index=place) for place in range(layout.GRANT_DEVICES)),
+        shared_until_ns=layout.read_uint(data, layout.GRANT, "shared_until_ns"),
+        charge_permille=tuple(
+            layout.read_uint(data, layout.GRANT, "charge_permille", index=place) for place in range(layout.GRANT_DEVICES)
+        ),
     )
 
 
@@ -192,6 +200,9 @@ def live_words(old: bytes, live: Live) -> tuple[tuple[int, bytes], ...]:
     layout.write_uint(new, layout.GRANT, "core_switch", int(live.limited))
     for place, overhead_bytes in enumerate(live.overhead_bytes[: layout.GRANT_DEVICES]):
         layout.write_uint(new, layout.GRANT, "overhead_bytes", overhead_bytes, index=place)
+    layout.write_uint(new, layout.GRANT, "shared_until_ns", live.shared_until_ns)
+    for place, permille in enumerate(live.charge_permille[: layout.GRANT_DEVICES]):
+        layout.write_uint(new, layout.GRANT, "charge_permille", permille, index=place)
     return _changed(old, new, layout.GRANT_LIVE_OFFSET + _WORD_BYTES, layout.GRANT.size)
 
 

@@ -70,6 +70,8 @@ class DeviceProcess:
 
     pid: int
     memory_mib: int
+    sm_percent: int | None = None
+    """Of the card's time of late, how much its kernels ran; None where the driver does not count that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

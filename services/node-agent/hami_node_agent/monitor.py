@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from hami_node_agent import feedback, grant_file, usage
+from hami_node_agent import fairness, feedback, grant_file, usage
 from hami_node_agent import region as regions
 from hami_node_agent.feedback import Contender
 from hami_node_agent.grant_file import Grant, GrantError, Live
@@ -43,6 +43,7 @@ LOOK_SECONDS: Final = 5.0
 SAY_AGAIN_SECONDS: Final = 60.0
 """Unchanged use is said again so often."""
 _MIB: Final = 2**20
+_WHOLE_PERCENT: Final = 100
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,6 +59,12 @@ class Watched:
     active_at: float | None = None
     busy_ns: dict[str, int] = field(default_factory=dict)
     sm_percent: dict[str, int] = field(default_factory=dict)
+    charged_percent: dict[str, float] = field(default_factory=dict)
+    """By card, of its time since the last look."""
+    charge_permille: dict[str, int] = field(default_factory=dict)
+    """By card, how much of a kernel's least time is charged beside others (``fairness``)."""
+    shared: bool = False
+    """That holds since the last look."""
     looked_at: float = 0.0
     unenforced: str = ""
     exceeded: str = ""
@@ -179,8 +186,13 @@ class Monitor:
                 owner = self._processes.belongs_to(process.pid)
                 if not owner[0]:
                     continue
-                before = found.setdefault(owner, {}).get(uuid, Counted(used_bytes=0, processes=0))
-                found[owner][uuid] = Counted(used_bytes=before.used_bytes + process.memory_mib * _MIB, processes=before.processes + 1)
+                before = found.setdefault(owner, {}).get(uuid, Counted(used_bytes=0, processes=0, ran_percent=0))
+                unknown = before.ran_percent is None or process.sm_percent is None
+                found[owner][uuid] = Counted(
+                    used_bytes=before.used_bytes + process.memory_mib * _MIB,
+                    processes=before.processes + 1,
+                    ran_percent=None if unknown else (before.ran_percent or 0) + (process.sm_percent or 0),
+                )
         return found
 
     def _containers_of(self, pod: Pod) -> Iterator[tuple[str, Watched]]:
@@ -255,7 +267,9 @@ class Monitor:
                 continue
             before = watched.busy_ns.get(device.uuid, device.busy_ns)
             share = (device.busy_ns - before) / (seconds * 1e9) if seconds > 0 and not first else 0.0
-            watched.sm_percent[device.uuid] = round(100 * min(max(share, 0.0), 1.0)) if device.sm_percent is None else device.sm_percent
+            charged = 100 * min(max(share, 0.0), 1.0)
+            watched.charged_percent[device.uuid] = charged
+            watched.sm_percent[device.uuid] = round(charged) if device.sm_percent is None else device.sm_percent
             watched.busy_ns[device.uuid] = device.busy_ns
         watched.looked_at = now
 
@@ -273,13 +287,37 @@ class Monitor:
             for name, watched in self._watched.items()
         ]
         for name, turn in feedback.turns(contenders).items():
+            watched = self._watched[name]
+            shared = self._follow_charge(watched, turn.shared)
             live = Live(
-                blocked_until_ns=feedback.lease_until_ns(turn, now_seconds=now),
+                blocked_until_ns=feedback.lease_until_ns(turn.blocked, now_seconds=now),
                 limited=turn.limited,
-                overhead_bytes=usage.overhead_bytes(self._watched[name].readings),
+                overhead_bytes=usage.overhead_bytes(watched.readings),
+                shared_until_ns=feedback.lease_until_ns(shared, now_seconds=now),
+                charge_permille=tuple(
+                    watched.charge_permille.get(device.uuid, fairness.UNCHANGED) for device in watched.last.grant.devices
+                ),
             )
             with self._isolation.item(f"grant {name}"):
                 self._write(self._paths.grant(name), live)
+
+    @staticmethod
+    def _follow_charge(watched: Watched, shared: bool) -> bool:
+        """Compare what the driver counts with what was charged; whether the charge is to be corrected until the next look."""
+        last, before = watched.last, watched.shared
+        ran = {uuid: counted.ran_percent for uuid, counted in last.counted.items()}
+        for device in last.grant.devices:
+            percent = ran.get(device.uuid)
+            if not before or percent is None or not 0 < device.sm_percent < _WHOLE_PERCENT:
+                continue
+            watched.charge_permille[device.uuid] = fairness.charge_permille(
+                watched.charge_permille.get(device.uuid, fairness.UNCHANGED),
+                ran_percent=percent,
+                charged_percent=watched.charged_percent.get(device.uuid, 0.0),
+                share_percent=device.sm_percent,
+            )
+        watched.shared = shared and bool(ran) and None not in ran.values()
+        return watched.shared
 
     def _write(self, path: str, live: Live) -> None:
         content = self._files.read(path)

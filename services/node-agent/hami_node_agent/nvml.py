@@ -37,6 +37,7 @@ RETRY_SECONDS: Final = (1.0, 5.0, 30.0)
 LINK_SCORES: Final = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 """By NVML's common ancestor: same board, one switch, several switches, host bridge, same CPU, across CPUs."""
 MAX_LINKS: Final = 18
+_PERCENT: Final = 100
 
 
 class NvmlHardware:
@@ -54,6 +55,8 @@ class NvmlHardware:
         self._pair_scores = pair_scores
         self._pci_root = pci_root
         self._profiles_of: dict[str, tuple[MigProfile, ...]] = {}
+        self._sampled_until: dict[str, int] = {}
+        """By card, the driver's time of the newest sample of use by process."""
 
     def sharing(self, configured: Sharing) -> Sharing:
         """As configured."""
@@ -184,8 +187,28 @@ class NvmlHardware:
             processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         except nvml.NVMLError:
             return None
-        counted = tuple(DeviceProcess(pid=int(one.pid), memory_mib=int(one.usedGpuMemory or 0) // 2**20) for one in processes)
+        ran = self._ran(handle, uuid)
+        counted = tuple(
+            DeviceProcess(
+                pid=int(one.pid),
+                memory_mib=int(one.usedGpuMemory or 0) // 2**20,
+                sm_percent=None if ran is None else ran.get(int(one.pid), 0),
+            )
+            for one in processes
+        )
         return DeviceReading(memory_used_mib=used, sm_percent=int(rates.gpu), memory_percent=int(rates.memory), processes=counted)
+
+    def _ran(self, handle: Any, uuid: str) -> dict[int, int] | None:
+        """By process, how much of the card's time it ran since the last look; None where the driver does not count that (MIG), or has nothing new."""
+        nvml = self._library.started()
+        since = self._sampled_until.get(uuid, 0)
+        try:
+            samples = sorted(nvml.nvmlDeviceGetProcessUtilization(handle, since), key=lambda one: int(one.timeStamp))
+        except nvml.NVMLError:  # not supported, or no sample is newer
+            return None
+        newest = max((int(one.timeStamp) for one in samples), default=since)
+        self._sampled_until[uuid] = max(since, newest)
+        return {int(one.pid): int(one.smUtil) for one in samples if int(one.timeStamp) > since and int(one.smUtil) <= _PERCENT}
 
     def _subscribe(self) -> Any:
         nvml = self._library.started()

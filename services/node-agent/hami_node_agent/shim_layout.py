@@ -112,6 +112,8 @@ GRANT: Final = Layout(
         "generation": Field(offset=2624, size=8, count=1, kind="uint"),
         "blocked_until_ns": Field(offset=2632, size=8, count=1, kind="uint"),
         "core_switch": Field(offset=2640, size=4, count=1, kind="uint"),
+        "shared_until_ns": Field(offset=2648, size=8, count=1, kind="uint"),
+        "charge_permille": Field(offset=2656, size=2, count=16, kind="uint"),
         "overhead_bytes": Field(offset=2688, size=8, count=16, kind="uint"),
     },
 )

@@ -25,6 +25,8 @@ class Counted:
 
     used_bytes: int
     processes: int
+    ran_percent: int | None = None
+    """Of the card's time of late; None where the driver does not count that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ async def running(world: World, pod: Pod) -> str:
     return folder_name(pod.metadata.uid, "main")
 
 
-def use(world: World, name: str, mib: int, *, launches: int = 0, uuid: str = "GPU-a") -> None:
+def use(world: World, name: str, mib: int, *, launches: int = 0, busy_ns: int = 0, uuid: str = "GPU-a") -> None:
     """What the container's processes write."""
     data = bytearray(layout.REGION.size)
     head = {
@@ -38,6 +38,7 @@ def use(world: World, name: str, mib: int, *, launches: int = 0, uuid: str = "GP
     layout.write_uint(data, layout.REGION_SLOT, "owner", 10 | 99 << layout.REGION_PID_BITS, base=slot)
     layout.write_uint(data, layout.REGION_USE, "used", mib * MIB, base=slot + layout.REGION_SLOT.offset("use"))
     layout.write_uint(data, layout.REGION_USE, "launches", launches, base=slot + layout.REGION_SLOT.offset("use"))
+    layout.write_uint(data, layout.REGION_USE, "busy_ns", busy_ns, base=slot + layout.REGION_SLOT.offset("use"))
     world.files.contents[region_path(world, name)] = bytes(data)
 
 

@@ -41,6 +41,7 @@ class Library:
         self.inits = 0
         self.waits: list[Any] = []
         self.watched: list[int] = []
+        self.samples: list[tuple[int, int, int]] = [(7, 20, 40), (7, 10, 30), (8, 20, 1000)]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         answer = getattr(type(self), f"_{name}", None)
@@ -88,6 +89,13 @@ class Library:
 
     def _nvmlDeviceGetUtilizationRates(self, card: int) -> Any:
         return SimpleNamespace(gpu=17, memory=5)
+
+    def _nvmlDeviceGetProcessUtilization(self, card: int, since: int) -> list[Any]:
+        """Samples come in no order; a value above 100 is one that the driver did not fill."""
+        found = [SimpleNamespace(pid=pid, timeStamp=at, smUtil=percent) for pid, at, percent in self.samples if at > since]
+        if not found:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return found
 
     def _nvmlDeviceGetComputeRunningProcesses(self, card: int) -> list[Any]:
         return [SimpleNamespace(pid=7, usedGpuMemory=GIB), SimpleNamespace(pid=8, usedGpuMemory=None)]
@@ -226,6 +234,22 @@ async def test_a_reading_has_use_and_processes_or_is_none(library: Library, tmp_
     assert [(process.pid, process.memory_mib) for process in reading.processes] == [(7, 1024), (8, 0)]
     library.fails = {("nvmlDeviceGetMemoryInfo", None): NOT_SUPPORTED}
     assert await cards.reading("GPU-0") is None
+
+
+async def test_a_reading_has_how_much_each_process_ran_since_the_last_one(library: Library, tmp_path: Path) -> None:
+    cards = hardware(library, tmp_path)
+
+    async def ran() -> dict[int, int | None]:
+        reading = await cards.reading("GPU-0")
+        assert reading is not None
+        return {process.pid: process.sm_percent for process in reading.processes}
+
+    assert await ran() == {7: 40, 8: 0}
+    assert await ran() == {7: None, 8: None}  # nothing is new
+    library.samples.append((8, 30, 55))
+    assert await ran() == {7: 0, 8: 55}
+    library.fails = {("nvmlDeviceGetProcessUtilization", None): NOT_SUPPORTED}
+    assert await ran() == {7: None, 8: None}
 
 
 @pytest.mark.example("node-agent 13.6 #50")

@@ -9,6 +9,7 @@ import asyncio
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hami_devices.catalog import Catalog
@@ -18,7 +19,9 @@ from hami_node_agent.answers import Answer
 from hami_node_agent.api import deviceplugin_pb2 as api
 from hami_node_agent.checkpoint import Checkpoint, Unreadable
 from hami_node_agent.granting import GrantPolicy
+from hami_node_agent.hardware import DeviceProcess, DeviceReading
 from hami_node_agent.health import HealthRules
+from hami_node_agent.host_processes import NoProcesses
 from hami_node_agent.hostfiles import MemoryFiles
 from hami_node_agent.identity import ListedPod
 from hami_node_agent.mig_hardware import MigHardware
@@ -37,6 +40,7 @@ from hami_runtime.kube.cluster import EVENTS, NODES, PODS
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
 from hami_runtime.lifecycle import serve
+from hami_runtime.telemetry import OFF, Telemetry
 from hami_runtime.virtual import VirtualClock
 
 NODE = "n1"
@@ -120,11 +124,41 @@ class MemoryKubelet:
         self.ledger.release(pod.metadata.uid)
 
 
+class CountingDriver(profile.ProfileHardware):
+    """Cards of a profile, on which a scenario says which processes run."""
+
+    processes: dict[str, tuple[DeviceProcess, ...]]
+    """By card."""
+
+    async def reading(self, uuid: str) -> DeviceReading | None:
+        """See ``Hardware``."""
+        reading = await super().reading(uuid)
+        return reading if reading is None else replace(reading, processes=self.processes.get(uuid, ()))
+
+
+class OwnedProcesses(NoProcesses):
+    """A host of which a scenario says whose its processes are."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, tuple[str, str]] = {}
+
+    def belongs_to(self, pid: int) -> tuple[str, str]:
+        """See ``HostProcesses``."""
+        return self.owners.get(pid, ("", ""))
+
+
 class World:
     """What a scenario plays in."""
 
     def __init__(
-        self, mode: AllocationMode, *, cards: str = CARDS, files: MemoryFiles | None = None, mig: MigHardware | None = None, **options: Any
+        self,
+        mode: AllocationMode,
+        *,
+        cards: str = CARDS,
+        files: MemoryFiles | None = None,
+        mig: MigHardware | None = None,
+        telemetry: Telemetry = OFF,
+        **options: Any,
     ) -> None:
         self.clock = VirtualClock()
         self.store = ObjectStore(now=self.clock.utc, rng=random.Random(1))
@@ -132,8 +166,11 @@ class World:
         self.client = MemoryCluster(self.store)
         self.bus = MemoryBus()
         self.files = files or MemoryFiles()
-        self.hardware = profile.ProfileHardware(profile.read(cards), node=NODE)
+        self.hardware = CountingDriver(profile.read(cards), node=NODE)
+        self.hardware.processes = {}
+        self.processes = OwnedProcesses()
         self.mig = mig
+        self.telemetry = telemetry
         self.kubelet = MemoryKubelet()
         self.catalog = Catalog()
         self.mode = mode
@@ -155,11 +192,13 @@ class World:
             cluster=self.client,
             clock=self.clock,
             hardware=self.hardware,
+            processes=self.processes,
             kubelet=self.kubelet,
             files=self.files,
             catalog=self.catalog,
             new_name=self._new_name,
             mig=self.mig,
+            telemetry=self.telemetry,
         )
 
     def _new_name(self) -> str:

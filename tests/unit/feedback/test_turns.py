@@ -35,8 +35,14 @@ def test_who_starts_nothing_blocks_nobody() -> None:
 
 
 def test_a_share_of_compute_holds_among_equals_and_a_lone_container_has_the_card() -> None:
-    assert feedback.turns([one("x", 1, "a"), one("y", 1, "a")]) == dict.fromkeys("xy", Turn(blocked=False, limited=True))
+    assert feedback.turns([one("x", 1, "a"), one("y", 1, "a")]) == dict.fromkeys("xy", Turn(blocked=False, limited=True, shared=True))
     assert feedback.turns([one("x", 1, "a"), one("y", 1, "b")]) == dict.fromkeys("xy", Turn(blocked=False, limited=False))
+
+
+def test_a_card_is_shared_with_others_that_are_active_whatever_their_priority() -> None:
+    idle = one("idle", 1, "c", active=False)
+    found = feedback.turns([one("high", 0, "a"), one("low", 1, "a"), one("lone", 1, "b"), one("beside-idle", 1, "c"), idle])
+    assert {name for name, turn in found.items() if turn.shared} == {"high", "low", "idle"}
 
 
 @given(contenders)
@@ -48,6 +54,6 @@ def test_somebody_of_the_highest_priority_that_is_active_is_never_blocked(found:
 
 
 def test_a_block_ends_by_itself() -> None:
-    until = feedback.lease_until_ns(Turn(blocked=True, limited=True), now_seconds=100.0)
+    until = feedback.lease_until_ns(True, now_seconds=100.0)
     assert until == (100 + feedback.LEASE_SECONDS) * 10**9
-    assert feedback.lease_until_ns(Turn(blocked=False, limited=True), now_seconds=100.0) == 0
+    assert feedback.lease_until_ns(False, now_seconds=100.0) == 0
