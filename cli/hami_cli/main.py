@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hami_cli import cordon, diagnose, doctor, events, explain, install, report, resize, rig, simulate, summary, top, trace, uninstall
+from hami_cli import bill, cordon, diagnose, doctor, events, explain, install, report, resize, rig, simulate, summary, top, trace, uninstall
 from hami_runtime import logs
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command(name="simulate")(simulate.simulate)
 app.command(name="resize")(resize.resize)
 app.command(name="summary")(summary.summary)
 app.command(name="report")(report.report)
+app.command(name="bill")(bill.bill)
 app.command(name="cordon")(cordon.cordon)
 app.command(name="uncordon")(cordon.uncordon)
 app.command(name="install")(install.install)

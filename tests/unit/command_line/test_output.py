@@ -67,7 +67,7 @@ COMMANDS = sorted(command.name for command in app.registered_commands if command
 
 def test_every_command_is_there() -> None:
     assert COMMANDS == [
-        "cordon", "diagnose", "doctor", "events", "explain", "install", "report", "resize", "simulate", "summary", "top", "trace", "uncordon",
+        "bill", "cordon", "diagnose", "doctor", "events", "explain", "install", "report", "resize", "simulate", "summary", "top", "trace", "uncordon",
         "uninstall",
     ]  # fmt: skip
 
