@@ -15,6 +15,8 @@ from typing import Final
 import structlog
 
 from hami_runtime import pem_file
+from hami_runtime.clock import Clock
+from hami_runtime.isolation import Isolation
 from hami_runtime.kube.cluster import SECRETS, Body, Cluster, ClusterError
 from hami_runtime.lifecycle import sleep_until
 
@@ -27,9 +29,10 @@ RETRY_SECONDS: Final = 1.0
 class BusCertificate:
     """TLS to NATS with what a Secret of type ``kubernetes.io/tls`` has: certificate, key, and the authority of the servers."""
 
-    def __init__(self, cluster: Cluster, secret: str) -> None:
+    def __init__(self, cluster: Cluster, secret: str, clock: Clock) -> None:
         """Read ``secret``, given as ``namespace/name``."""
         self._cluster = cluster
+        self._isolation = Isolation("certificate for NATS", clock)
         self._namespace, _, self._name = secret.partition("/")
         self._context: ssl.SSLContext | None = None
         self._data: Body = {}
@@ -48,7 +51,8 @@ class BusCertificate:
     async def run(self, stop: asyncio.Event) -> None:
         """Keep the context current until ``stop``."""
         while not stop.is_set():
-            await self.refresh()
+            with self._isolation.item(f"Secret {self._namespace}/{self._name}"):
+                await self.refresh()
             await sleep_until(stop, REFRESH_SECONDS if self._context else RETRY_SECONDS)
 
     async def refresh(self) -> None:

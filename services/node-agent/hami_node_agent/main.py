@@ -101,7 +101,7 @@ async def run(settings: Settings, environ: Mapping[str, str]) -> None:
         cluster = await stack.enter_async_context(
             http.connect(settings.kubeconfig or None, settings.kube_context or None, user_agent="hami-node-agent", telemetry=telemetry)
         )
-        certificate = BusCertificate(cluster, settings.nats_secret) if settings.nats_secret else None
+        certificate = BusCertificate(cluster, settings.nats_secret, clock) if settings.nats_secret else None
         bus = await stack.enter_async_context(
             jetstream.connect_process(
                 settings,

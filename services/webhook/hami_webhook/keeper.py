@@ -181,8 +181,9 @@ class CertificateKeeper:
 class MountedCertificate:
     """Files that somebody else keeps, as cert-manager does; loaded again when they change."""
 
-    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path, clock: Clock) -> None:
         self._context = context
+        self._isolation = Isolation("certificate", clock)
         self._certificate = certificate
         self._key = key
         self._loaded: tuple[bytes, bytes] | None = None
@@ -196,17 +197,21 @@ class MountedCertificate:
     async def run(self, stop: asyncio.Event) -> None:
         """Look at the files until ``stop``."""
         while not stop.is_set():
-            try:
-                found = (self._certificate.read_bytes(), self._key.read_bytes())
-                if found != self._loaded:
-                    load(self._context, *found)
-                    self._loaded, self._lacking = found, None
-                    log.info("certificate loaded", path=str(self._certificate))
-            except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
-                log.warning("the certificate could not be loaded", path=str(self._certificate), error=str(exc))
-                if self._loaded is None:
-                    self._lacking = f"no certificate yet: {exc}"
+            with self._isolation.item(self._certificate):
+                self._look()
             await sleep_until(stop, CHECK_SECONDS if self._loaded else 1.0)
+
+    def _look(self) -> None:
+        try:
+            found = (self._certificate.read_bytes(), self._key.read_bytes())
+            if found != self._loaded:
+                load(self._context, *found)
+                self._loaded, self._lacking = found, None
+                log.info("certificate loaded", path=str(self._certificate))
+        except Exception as exc:
+            if self._loaded is None:
+                self._lacking = f"no certificate yet: {exc}"
+            raise
 
 
 def load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:

@@ -57,7 +57,7 @@ async def run(settings: Settings) -> None:
             endpoint = settings.endpoint(port)
             keeper: Keeper
             if settings.certificate_file:
-                keeper = MountedCertificate(context, Path(settings.certificate_file), Path(settings.certificate_key_file))
+                keeper = MountedCertificate(context, Path(settings.certificate_file), Path(settings.certificate_key_file), clock)
             else:
                 directory = settings.certificate_directory
                 store = (

@@ -15,6 +15,7 @@ import yaml
 from hami_node_agent import bus_certificate
 from hami_node_agent.bus_certificate import BusCertificate
 from hami_runtime.bus import jetstream
+from hami_runtime.clock import SystemClock
 from hami_runtime.kube.cluster import NAMESPACES, SECRETS
 from hami_runtime.kube.memory import MemoryCluster
 from hami_runtime.kube.store import ObjectStore
@@ -56,7 +57,7 @@ async def test_an_agent_connects_once_its_certificate_has_been_issued(
     bus: ProductionBus, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bus_certificate, "RETRY_SECONDS", 0.01)
-    certificate, stop = BusCertificate(cluster, f"{NAMESPACE}/{NAME}"), asyncio.Event()
+    certificate, stop = BusCertificate(cluster, f"{NAMESPACE}/{NAME}", SystemClock()), asyncio.Event()
     async with asyncio.TaskGroup() as group, jetstream.connect(bus.server.url, name="agent", tls=certificate.context) as agent:
         group.create_task(certificate.run(stop))
         while cluster.calls["get", "secrets"] < 2:  # noqa: ASYNC110 - a counter sets no event
@@ -70,7 +71,7 @@ async def test_an_agent_connects_once_its_certificate_has_been_issued(
 
 @pytest.mark.nats
 async def test_a_renewed_certificate_is_used_and_an_unusable_one_is_not(bus: ProductionBus, cluster: MemoryCluster) -> None:
-    certificate = BusCertificate(cluster, f"{NAMESPACE}/{NAME}")
+    certificate = BusCertificate(cluster, f"{NAMESPACE}/{NAME}", SystemClock())
     body = await cluster.create(SECRETS, a_secret(bus, "hami-node-agent"), namespace=NAMESPACE)
     await certificate.refresh()
     first = certificate.context()
@@ -90,7 +91,7 @@ async def test_a_renewed_certificate_is_used_and_an_unusable_one_is_not(bus: Pro
 
 
 async def test_without_a_certificate_the_reason_names_the_secret(cluster: MemoryCluster) -> None:
-    certificate = BusCertificate(cluster, f"{NAMESPACE}/{NAME}")
+    certificate = BusCertificate(cluster, f"{NAMESPACE}/{NAME}", SystemClock())
     with pytest.raises(OSError, match=f"Secret {NAMESPACE}/{NAME}: it has not been read yet"):
         certificate.context()
     await certificate.refresh()

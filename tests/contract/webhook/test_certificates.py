@@ -179,7 +179,7 @@ def test_what_is_no_certificate_cannot_be_loaded() -> None:
 
 async def test_files_that_somebody_else_keeps_are_loaded(tmp_path: Path, clock: FixedClock) -> None:
     bundle = issue(NAMES, clock.utc())
-    mounted = MountedCertificate(server_context(), tmp_path / "tls.crt", tmp_path / "tls.key")
+    mounted = MountedCertificate(server_context(), tmp_path / "tls.crt", tmp_path / "tls.key", clock)
     stop = asyncio.Event()
     task = asyncio.create_task(mounted.run(stop))
     await asyncio.sleep(0)
