@@ -39,6 +39,9 @@ ISOLATED = {
     "devices.DeviceMirror.carry_out": NODES,
     "outcomes.OutcomeFollower.follow": "test_registry_loops.py::test_an_outcome_that_fails_keeps_no_other_from_being_carried_out",
     "reports.ReportGate._check_for_ever": OTHER + "the_gate_passes_the_next_report",
+    "follower.Follower._for_ever": OTHER + "the_ledger_follows_a_stream_again",
+    "follower.Follower._take": OTHER + "the_ledger_follows_a_stream_again",
+    "follower.Follower.sweep": OTHER + "the_ledger_is_swept_again",
     "feed.Feed._follow": OTHER + "the_page_shows_the_next_event",
     "feed.Feed._ask": OTHER + "the_page_asks_the_scheduler_again",
     "feed.Feed._tell": OTHER + "the_page_publishes_the_next_change",
@@ -66,6 +69,7 @@ HANDED_ON = {
     "events.EventRecorder.run": ("events.EventRecorder._write", AGENT),
     "lease.LeaderElector.run": ("lease.LeaderElector._try", SCHEDULER),
     "outbox.Outbox._send_for_ever": ("outbox.Outbox._unexpected", AGENT),
+    "follower.Follower._follow": ("follower.Follower._for_ever", OTHER + "the_ledger_follows_a_stream_again"),
     "kubelet.KubeletConnection._stay_registered": ("kubelet.KubeletConnection.run", OTHER + "the_agent_registers_with_kubelet_again"),
 }
 """Loops whose items are isolated by another function, that function, and the test."""
@@ -100,6 +104,7 @@ WITHOUT_ITEMS = {
     "binding.write": WAITS,
     "collector.keep_calm": OWN,
     "feeds.Feeds.ensure_streams": WAITS,
+    "follower._batches": "passes on what others iterate over",
     "nodelock.NodeLocks._take": WAITS,
     "nodelock.NodeLocks._remove": WAITS,
     "questions.answer_on_bus": OWN,

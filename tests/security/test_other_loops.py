@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from hami_billing.follower import SWEEP_SECONDS, Follower
 from hami_node_agent.bus_certificate import RETRY_SECONDS, BusCertificate
 from hami_node_agent.kubelet import KubeletConnection
 from hami_node_agent.node_config import LOOK_SECONDS, NodeConfig
@@ -21,7 +22,7 @@ from hami_node_agent.sharing import Sharing
 from hami_protocol import subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import seal
-from hami_protocol.events import AllocationSucceeded, NodeUsage, PodAllocating
+from hami_protocol.events import AllocationSucceeded, DevicesReported, NodeUsage, PodAllocating
 from hami_registry.callout.responder import AUTH_QUESTIONS, Responder
 from hami_registry.web.feed import Feed
 from hami_runtime import virtual
@@ -239,6 +240,70 @@ def test_a_mounted_certificate_is_read_again(error: Exception, tmp_path: Path) -
         async with running(mounted.run):
             await asyncio.sleep(CHECK_SECONDS + 10)
             assert mounted.lacking is None
+
+    virtual.run(main())
+
+
+# Billing: a ledger passes over nothing, so what cannot be written is tried again, and other streams are followed meanwhile
+
+
+class Ledger:
+    """As much of a store as the follower has."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, int]] = []
+
+    def position(self, _stream: str) -> int:
+        return 0
+
+    def take(self, stream: str, events: list[Any]) -> None:
+        self.taken += [(stream, event[0]) for event in events]
+
+    def forget(self, _before: int) -> int:
+        return 0
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads know nothing of virtual time."""
+
+    async def called(function: Any, *given: Any) -> Any:
+        return function(*given)
+
+    monkeypatch.setattr(asyncio, "to_thread", called)
+
+
+@asynccontextmanager
+async def a_ledger(ledger: Any, error: Exception, what: str, times: int) -> AsyncIterator[list[Any]]:
+    bus = MemoryBus()
+    await bus.ensure_streams(subjects.STREAMS)
+    passed = fail(ledger, what, lambda *given: given[0] != subjects.DEVICES.name, error=error, times=times)
+    follower = Follower(bus, ledger, VirtualClock(), kept_days=1)
+    await bus.publish(sealed(PodAllocating(pod=GOOD, node="n1", assignments=(), bind_time_seconds=1)))
+    await bus.publish(sealed(DevicesReported(node="n1", device_type="nvidia", generation=1, devices=())))
+    async with running(follower.allocations), running(follower.devices), running(follower.sweep):
+        yield passed
+
+
+@errors
+@pytest.mark.usefixtures("inline")
+def test_the_ledger_follows_a_stream_again(error: Exception) -> None:
+    async def main() -> None:
+        ledger = Ledger()
+        async with a_ledger(ledger, error, "take", 3):
+            await asyncio.sleep(60)
+        assert sorted(ledger.taken) == [(subjects.ALLOCATIONS.name, 1), (subjects.DEVICES.name, 1)]
+
+    virtual.run(main())
+
+
+@errors
+@pytest.mark.usefixtures("inline")
+def test_the_ledger_is_swept_again(error: Exception) -> None:
+    async def main() -> None:
+        async with a_ledger(Ledger(), error, "forget", 2) as swept:
+            await asyncio.sleep(4 * SWEEP_SECONDS)
+            assert swept
 
     virtual.run(main())
 
