@@ -23,6 +23,7 @@ RUNS: Final = (
     ("placement", "--mode", "envvar"),
     ("packing",),
     ("usage_report",),
+    ("command_line",),
 )
 
 

@@ -16,10 +16,9 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from hami_cli.exits import CommandError
+from hami_cli.exits import CommandError, reason_of
 from hami_cli.places import REGISTRY_URL, SCHEDULER_URL, kubeconfig_path, place
-from hami_runtime.kube.login import login
-from hami_runtime.kube.readers import TOKEN_HEADER
+from hami_runtime.kube.login import TOKEN_HEADER, login
 
 SERVICE = "service://"
 _SERVICE = re.compile(SERVICE + r"(?P<namespace>[a-z0-9-]{1,63})/(?P<name>[a-z0-9-]{1,63}):(?P<port>[a-z0-9-]{1,63})")
@@ -141,14 +140,14 @@ class Line:
                 async for told in _events(answer.content):
                     yield told
         except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
-            raise ConnectionError(f"{self._url}: {str(exc) or type(exc).__name__}") from exc
+            raise ConnectionError(f"{self._url}: {reason_of(exc)}") from exc
 
     async def _asked(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> bytes:
         try:
             async with self._request(method, path, query, body) as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
-            raise CommandError(f"{self._url}: {str(exc) or type(exc).__name__}") from exc
+            raise CommandError(f"{self._url}: {reason_of(exc)}") from exc
         if not answer.ok:
             raise _refused(self._url, answer.status, content)
         return content

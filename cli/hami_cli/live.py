@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Container, Itera
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from msgspec import Struct
 
 from hami_cli import ask
-from hami_cli.exits import CommandError
+from hami_cli.exits import CommandError, reason_of
+from hami_cli.output import faint
 from hami_cli.places import kubeconfig_path, place
 from hami_cli.snapshot import Heard, Snapshot, take
 from hami_cli.sources import BusSource, RegistrySource, Source
@@ -29,11 +30,12 @@ from hami_protocol.errors import EventError
 from hami_protocol.events import Event, NodeUsage, PodRefused
 from hami_protocol.inventory import Inventory
 from hami_protocol.kubernetes import Pod
-from hami_runtime.bus import jetstream
-from hami_runtime.bus.jetstream import JetStreamBus
 from hami_runtime.bus.port import BusError
-from hami_runtime.kube import http
 from hami_runtime.kube.cluster import NODES, PODS, ClusterError
+
+if TYPE_CHECKING:
+    from hami_runtime.bus.jetstream import JetStreamBus
+    from hami_runtime.kube.http import HttpCluster
 
 CONNECT_SECONDS = 3.0
 UNHEARD = (BusError, CommandError, ClusterError, EventError)
@@ -59,8 +61,10 @@ class Where(Struct, frozen=True, kw_only=True):
         return self.nats or ("" if self.registry else place("nats_url", "", "", kubeconfig=self.kubeconfig))
 
     @asynccontextmanager
-    async def cluster(self) -> AsyncIterator[http.HttpCluster]:
+    async def cluster(self) -> AsyncIterator[HttpCluster]:
         """The API server."""
+        from hami_runtime.kube import http
+
         async with http.connect(kubeconfig_path(self.kubeconfig), self.context or None) as cluster:
             yield cluster
 
@@ -82,6 +86,10 @@ class Where(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def _bus(self) -> AsyncIterator[JetStreamBus]:
+        from hami_runtime import logs
+        from hami_runtime.bus import jetstream
+
+        logs.configure("error", "hami")
         async with jetstream.connect(self.nats_url, name="hami") as bus:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
@@ -122,9 +130,9 @@ async def read(where: Where) -> Snapshot:
 
 
 def progress(text: str) -> None:
-    """Say what takes time, to whoever sits before a terminal."""
+    """Show what takes time, on a terminal."""
     if sys.stderr.isatty():
-        typer.echo(f"\x1b[2m{text} ...\x1b[0m", err=True)
+        typer.echo(faint(f"{text} ..."), err=True)
 
 
 async def refusal(source: Source, pod: Pod) -> PodRefused | None:
@@ -142,7 +150,9 @@ async def _hear(where: Where, nodes: Container[str], waiting: Sequence[Pod]) -> 
             measured = usage(await source.usage(), nodes)
             refusals = await _all(waiting, lambda pod: refusal(source, pod))
     except UNHEARD as exc:
-        return Heard(caveats=(f"the bus was not reached ({exc}): no measured use, no verdicts, and whether nodes are alive is not known",))
+        return Heard(
+            caveats=(f"the bus was not reached ({reason_of(exc)}): no measured use, no verdicts, and whether nodes are alive is not known",)
+        )
     return Heard(
         inventory=inventory,
         usage=measured,

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -68,9 +68,15 @@ def coloured(text: str, colour: str) -> str:
     return typer.style(text, fg=colour) if in_colour() else text
 
 
-def in_colour() -> bool:
-    """Whether standard output is a terminal that wants colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+def faint(text: str) -> str:
+    """``text`` dimmed, on standard error where that is a terminal."""
+    return typer.style(text, dim=True) if in_colour(sys.stderr) else text
+
+
+def in_colour(stream: TextIO | None = None) -> bool:
+    """Whether ``stream``, standard output by default, is a terminal that wants colours."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and (stream or sys.stdout).isatty()
 
 
 def percent(part: float, whole: float) -> str:

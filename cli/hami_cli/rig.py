@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,14 +23,24 @@ if TYPE_CHECKING:
     from hami_rig.scenario import Outcome
     from hami_rig.supervisor import Rig
 
-app = typer.Typer(no_args_is_help=True, help="A cluster on this machine: no Kubernetes, no Docker, no GPU.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="A cluster on this machine: no Kubernetes, no Docker, no GPU.")
 _PART = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _say = Console(stderr=True)
+
+
+class LogLevel(StrEnum):
+    """What the rig's programs log."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
 
 ProfileOption = Annotated[
     Path | None, typer.Option("--profile", "-p", help="Nodes and their cards, YAML; default: three nodes with two cards.")
 ]
-LogLevelOption = Annotated[str, typer.Option(help="What the programs log: debug, info, warning or error.")]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="What the programs log: debug, info, warning or error.")]
 
 
 @app.command()
@@ -39,7 +50,7 @@ def up(
     restart: Annotated[bool, typer.Option(help="Start a program again when it dies, after saying so.")] = True,
     folder: Annotated[Path | None, typer.Option(help="Where it keeps everything; must not exist, and is removed at the end.")] = None,
     otlp: Annotated[str, typer.Option(help="Where the services send traces and metrics: OTLP over HTTP, as http://127.0.0.1:4318.")] = "",
-    log_level: LogLevelOption = "info",
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Start a rig, say where it is, and stay until Ctrl-C.
 
@@ -51,7 +62,9 @@ def up(
 
     $ hami rig up --json > where.json &
     """
-    sys.exit(asyncio.run(_interruptible(_up(profile, folder, as_json=as_json, restart=restart, otlp=otlp, log_level=log_level), status=0)))
+    sys.exit(
+        asyncio.run(_interruptible(_up(profile, folder, as_json=as_json, restart=restart, otlp=otlp, log_level=log_level.value), status=0))
+    )
 
 
 @app.command()
@@ -60,7 +73,7 @@ def run(
         Path, typer.Argument(help="Folder with manifests and, if it needs one, a profile.yaml.", exists=True, file_okay=False)
     ],
     timeout: Annotated[float, typer.Option(help="How many seconds the pods may take.")] = 60.0,
-    log_level: LogLevelOption = "info",
+    log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
     """Start a rig, apply a folder's manifests, and check that each pod gets where its annotation rig.hami.io/expect says.
 

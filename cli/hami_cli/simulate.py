@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from hami_cli import ask, live, manifests, profiles
-from hami_cli.exits import FAILED, FOUND, run
+from hami_cli.exits import FAILED, FOUND, reason_of, run
 from hami_cli.output import Format, OutputOption, columns, show
 from hami_cli.places import ContextOption, KubeconfigOption, SchedulerOption, TokenOption
 from hami_protocol.event_line import shares_text
@@ -49,7 +49,7 @@ def simulate(
             only_added=only_added,
         )
     except (manifests.ManifestError, profiles.ProfileError, OSError, UnicodeDecodeError) as exc:
-        print(f"hami simulate: {exc}", file=sys.stderr)
+        print(f"hami simulate: {reason_of(exc)}", file=sys.stderr)
         raise SystemExit(FAILED) from exc
     live.progress("asking the scheduler")
     body = msgspec.json.encode(question)

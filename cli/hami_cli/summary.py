@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hami_cli import live
-from hami_cli.exits import FAILED, run
+from hami_cli.exits import FAILED, reason_of, run
 from hami_cli.output import Format, OutputOption, columns, percent, show
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.summary_facts import Summary, SummaryError, of_metrics, of_snapshot
@@ -42,7 +42,7 @@ def summary(
         try:
             found = of_metrics(_page(metrics), source="standard input" if metrics == "-" else metrics)
         except (SummaryError, OSError, UnicodeDecodeError) as exc:
-            print(f"hami summary: {exc}", file=sys.stderr)
+            print(f"hami summary: {reason_of(exc)}", file=sys.stderr)
             raise SystemExit(FAILED) from exc
     else:
         where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
+from hami_devices.catalog import Catalog
 from hami_protocol.devices import AllocationMode
 from hami_rig.kubelet.node import NodeDescription
 
@@ -77,8 +78,12 @@ class Profile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Every node.
 
         Raises:
-            ProfileError: a group names its nodes badly, or two nodes have one name.
+            ProfileError: a group names its nodes badly or a vendor that is not known, or two nodes have one name.
         """
+        known = {vendor.device_type for vendor in Catalog().vendors}
+        for place, group in enumerate(self.nodes):
+            if not self.device_config and group.vendor not in known:
+                raise ProfileError(f"nodes[{place}].vendor: {group.vendor!r} is not accepted; accepted: {', '.join(sorted(known))}")
         nodes = [node for place, group in enumerate(self.nodes) for node in _expand(group, f"nodes[{place}]")]
         names = [node.name for node in nodes]
         if twice := sorted({name for name in names if names.count(name) > 1}):

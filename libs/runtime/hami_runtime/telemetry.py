@@ -2,35 +2,33 @@
 
 A ``Telemetry`` is handed to whoever measures. Without an endpoint nothing leaves the process, and spans are their ids alone, so that one trace
 leads from admission through filter, bind and bus to Allocate. ``OFF`` measures nothing: for simulations and tests.
+OpenTelemetry's SDK is imported by who measures: the command line starts without it.
 
 Spans and counters are on the way of every pod and every message: what OpenTelemetry does for each is done here only where somebody will see it.
 """
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, NoOpMeter, Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, generate_latest
 
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
+
 _PROPAGATOR = TraceContextTextMapPropagator()
-_IDS = RandomIdGenerator()
 _SCOPE = "hami"
 _SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _EXPORT_SECONDS = 2.0
@@ -68,6 +66,13 @@ class Telemetry:
 
     def __init__(self, service: str, otlp_endpoint: str | None = None) -> None:
         """Measure ``service``; send traces and metrics to ``otlp_endpoint`` (OTLP over HTTP) where one is given."""
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         resource = Resource.create({"service.name": f"hami-{service}", "service.namespace": "hami"})
         self.registry = CollectorRegistry()
         self._observers: dict[str, list[Observe]] = {}
@@ -192,14 +197,21 @@ class _Off(Telemetry):
         pass
 
 
+@functools.cache
+def _ids() -> IdGenerator:
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    return RandomIdGenerator()
+
+
 def _unseen_span(context: Context | None) -> Span:
     """A span that goes nowhere: its ids, in the trace of ``context``, or in the current one, or in one of its own."""
     parent = trace.get_current_span(context).get_span_context()
     known = parent.is_valid
     return NonRecordingSpan(
         SpanContext(
-            trace_id=parent.trace_id if known else _IDS.generate_trace_id(),
-            span_id=_IDS.generate_span_id(),
+            trace_id=parent.trace_id if known else _ids().generate_trace_id(),
+            span_id=_ids().generate_span_id(),
             is_remote=False,
             trace_flags=parent.trace_flags if known else TraceFlags(TraceFlags.SAMPLED),
             trace_state=parent.trace_state,

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
-from hami_runtime.kube.readers import TOKEN_HEADER, Authorize, token_of
+from hami_runtime.kube.login import TOKEN_HEADER
+from hami_runtime.kube.readers import Authorize, token_of
 from hami_scheduler.forwarding import FORWARDED, Forwarder
 from hami_scheduler.resizing import ResizeRefused, State, Wish
 from hami_scheduler.service import Scheduler

@@ -21,8 +21,9 @@ from hami_runtime.clock import SystemClock
 from hami_runtime.http import serve_app
 from hami_runtime.kube import http
 from hami_runtime.kube.access import AccessReviewer, ResourceAccess
+from hami_runtime.kube.login import TOKEN_HEADER
 from hami_runtime.kube.memory import MemoryCluster
-from hami_runtime.kube.readers import TOKEN_HEADER, Readers
+from hami_runtime.kube.readers import Readers
 from tests.cluster.harness.ports import own_address
 from tests.contract.scheduler.world import World
 from tests.web.scene import CARDS, scene

@@ -23,8 +23,9 @@ from hami_registry.web.handlers import MOST_QUESTION_BYTES
 from hami_runtime.clock import SystemClock
 from hami_runtime.kube.access import AccessReviewer
 from hami_runtime.kube.cluster import ACCESS_REVIEWS, NODES, PODS
+from hami_runtime.kube.login import TOKEN_HEADER
 from hami_runtime.kube.memory import MemoryCluster
-from hami_runtime.kube.readers import TOKEN_HEADER, Readers
+from hami_runtime.kube.readers import Readers
 from tests.builders import a_ref
 from tests.contract.scheduler.world import World
 from tests.web.scene import CARDS, Scene, scene

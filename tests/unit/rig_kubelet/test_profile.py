@@ -45,3 +45,8 @@ def test_every_shipped_profile_is_one_that_the_agent_reads(path: Path) -> None:
 def test_what_cannot_be_used_is_refused_by_name(text: str, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
         profile.parse(text)
+
+
+def test_a_vendor_that_is_not_known_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ProfileError, match=r"nodes\[0\]\.vendor: 'nvidai' is not accepted; accepted: .*nvidia"):
+        profile.parse("nodes: [{name: a, vendor: nvidai}]")

@@ -22,6 +22,8 @@ from hami_runtime import pem_file
 from hami_runtime.kube.cluster import ClusterError
 from hami_runtime.kube.kubeconfig import Account, Pem, TokenFile, from_files
 
+TOKEN_HEADER = "X-Hami-Token"  # noqa: S105 - a header's name
+"""Where a service's proxy takes ``Authorization`` for itself, the token that the service reviews."""
 _TOKEN = "BearerToken"  # noqa: S105 - the name that kubernetes-asyncio keeps it under
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -102,7 +104,8 @@ async def _account_of(source: _Source) -> Account:
         return from_files(path, source.context) or await _asked_for(path, source.context)
     except _unreadable() as exc:
         where = f"kubeconfig {path!r}" if path else "no kubeconfig is set, and this is no pod with a service account"
-        raise ClusterError(f"{where}: {exc or type(exc).__name__}") from exc
+        reason = exc.strerror.lower() if isinstance(exc, OSError) and exc.strerror else str(exc) or type(exc).__name__
+        raise ClusterError(f"{where}: {reason}") from exc
 
 
 def _of_service_account(folder: str) -> Account:

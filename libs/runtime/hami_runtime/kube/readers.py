@@ -15,8 +15,8 @@ from aiohttp import web
 
 from hami_runtime.kube.access import AccessReviewer, ResourceAccess
 from hami_runtime.kube.cluster import ClusterError
+from hami_runtime.kube.login import TOKEN_HEADER
 
-TOKEN_HEADER: Final = "X-Hami-Token"  # noqa: S105 - a header's name
 _BEARER: Final = "bearer "
 
 Refusal = tuple[HTTPStatus, str]
