@@ -89,6 +89,9 @@ def containers(body: Object) -> list[Object]:
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "images": {"prefix": "registry.example:5000/hami", "tag": "9.9", "pullPolicy": "Always", "pullSecrets": [{"name": "pull"}]},
+    "networkPolicy": {"apiServerPorts": [{"port": 7443, "protocol": "TCP"}]},
+    "webhook": {"replicas": 3},
+    "authCallout": {"replicas": 4},
     "nodeAgent": {"nodeSelector": {"pool": "a"}, "runtimeClassName": "nvidia", "resources": {"limits": {"memory": "1Gi"}}},
     "scheduler": {"env": [{"name": "HAMI_LOG_LEVEL", "value": "debug"}], "resources": {"requests": {"cpu": "1"}}},
     "kubeScheduler": {"image": "mirror.example/kube-scheduler", "tag": "v1.33.9"},
@@ -100,12 +103,8 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def expected(body: Object, values: dict[str, dict[str, Any]]) -> Object:
-    """What kustomize makes of the same settings: images, patches of resources, variables, selectors and claims."""
-    changed = copy.deepcopy(body)
-    workload, spec = body["metadata"]["name"], ((changed.get("spec") or {}).get("template") or {}).get("spec")
-    if not containers(changed):
-        return changed
+def set_containers(body: Object, changed: Object) -> None:
+    """Images, resources and variables."""
     for container in containers(changed):
         image = container["image"]
         if image.startswith("hami/"):
@@ -123,6 +122,19 @@ def expected(body: Object, values: dict[str, dict[str, Any]]) -> Object:
             ]
         if container["name"] == "node-agent":
             container["resources"]["limits"]["memory"] = "1Gi"
+
+
+def expected(body: Object, values: dict[str, dict[str, Any]]) -> Object:
+    """What kustomize makes of the same settings: images, patches of resources, variables, selectors and claims."""
+    changed = copy.deepcopy(body)
+    workload, spec = body["metadata"]["name"], ((changed.get("spec") or {}).get("template") or {}).get("spec")
+    if (body["kind"], workload) == ("NetworkPolicy", "api-server"):
+        changed["spec"]["egress"][0]["ports"] += values["networkPolicy"]["apiServerPorts"]
+    if not containers(changed):
+        return changed
+    if (replicated := {"hami-webhook": "webhook", "hami-auth-callout": "authCallout"}.get(workload)) is not None:
+        changed["spec"]["replicas"] = values[replicated]["replicas"]
+    set_containers(body, changed)
     spec["imagePullSecrets"] = [{"name": "pull"}]
     if workload == "hami-node-agent":
         spec |= {"nodeSelector": {"gpu": "on", "pool": "a"}, "runtimeClassName": "nvidia"}
@@ -151,6 +163,9 @@ async def test_kube_scheduler_is_of_the_clusters_version(helm: Path, tmp_path: P
         ({"images": {"pullPolicy": "sometimes"}}, "pullPolicy"),
         ({"nodeAgent": {"nodeSelector": {"gpu": True}}}, "nodeSelector"),
         ({"nats": {"storage": {"size": "much"}}}, "size"),
+        ({"webhook": {"replicas": -1}}, "replicas"),
+        ({"registry": {"replicas": 2}}, "highAvailability"),
+        ({"networkPolicy": {"apiServerPorts": [{"port": 70000}]}}, "apiServerPorts"),
     ],
 )
 async def test_values_that_make_no_sense_are_refused_with_their_place(

@@ -25,14 +25,17 @@ ABOUT: Final = {
     "vendorPlugins": "Other vendors' own device plugins; they need components.vendorPlugins and components.admissionPolicies.",
     "vendorPluginImages": "Their images, which are their vendors'.",
     "images": "The services' images, PREFIX/scheduler:TAG and so on; the tag is the chart's version where it is empty.",
+    "networkPolicy": "Ports at which your API server listens, besides 443, 6443, 8443 and 16443, as {port: 7443}.",
     "nodeAgent": "env is added to the container's variables, here and below: any setting HAMI_*.",
     "authCallout": "With components.natsAuthCallout.",
     "registry": "The registry.",
-    "scheduler": "The scheduler's extender.",
+    "scheduler": "The scheduler's extender. replicas: 0 is the number that the components have; several need components.highAvailability.",
     "kubeScheduler": "kube-scheduler beside it; its tag is the cluster's version where it is empty.",
     "webhook": "The webhook.",
     "nats": "storage is used with components.natsStorage; an empty className is the default class.",
 }
+SINGLE: Final = ("scheduler", "webhook", "registry")
+"""Of these one runs, unless what several need is taken: certificates, budgets, a spread over nodes."""
 SCHEMAS: Final[dict[str, Any]] = {
     "resources": {
         "type": "object",
@@ -46,6 +49,16 @@ SCHEMAS: Final[dict[str, Any]] = {
         "items": {"type": "object", "required": ["name"], "additionalProperties": False, "properties": {"name": {"type": "string"}}},
     },
     "nodeSelector": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}},
+    "replicas": {"type": "integer", "minimum": 0, "maximum": 9},
+    "apiServerPorts": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "required": ["port"],
+            "additionalProperties": False,
+            "properties": {"port": {"type": "integer", "minimum": 1, "maximum": 65535}, "protocol": {"const": "TCP"}},
+        },
+    },
     "size": {"type": "string", "pattern": "^[0-9.]+(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$"},
     "prefix": {"type": "string", "pattern": "^[^/].*[^/]$"},
 }
@@ -126,6 +139,9 @@ def _schema(values: dict[str, Any]) -> dict[str, Any]:
     for component, needed in NEEDS.items():
         taken = _at(name(component), {"const": True}, required=True)
         rules.append({"if": taken, "then": {"allOf": [_at(name(each), {"const": True}, required=True) for each in needed]}})
+    for service in SINGLE:
+        several = _at(f"{service}.replicas", {"minimum": 2}, required=True)
+        rules.append({"if": several, "then": _at(name("high-availability"), {"const": True}, required=True)})
     return {"$schema": "http://json-schema.org/draft-07/schema#", **_of(values), "allOf": rules}
 
 

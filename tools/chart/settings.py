@@ -21,18 +21,31 @@ _CONTAINERS: Final = {
     ("hami-nats", "nats"): "nats",
 }
 """Workload and container to the values that it has."""
+REPLICATED: Final = {
+    "hami-scheduler": "scheduler",
+    "hami-webhook": "webhook",
+    "hami-registry": "registry",
+    "hami-auth-callout": "authCallout",
+}
+"""Workloads of which users may want several, and their values."""
+API_SERVER_POLICY: Final = "api-server"
 WITHOUT_ENV: Final = frozenset({"kubeScheduler", "nats"})
 
 
 def defaults(objects: list[Object]) -> dict[str, Any]:
     """The values of the chart that are not components: the images, resources and volumes of ``objects``."""
-    values: dict[str, Any] = {"images": {"prefix": "hami", "tag": "", "pullPolicy": "", "pullSecrets": []}}
+    values: dict[str, Any] = {
+        "images": {"prefix": "hami", "tag": "", "pullPolicy": "", "pullSecrets": []},
+        "networkPolicy": {"apiServerPorts": []},
+    }
     for body in objects:
         for container in _pod(body).get("containers", ()):
             if (value := _CONTAINERS.get((body["metadata"]["name"], container["name"]))) is not None:
                 values[value] = values.get(value, {}) | _of_container(value, container)
             if container["name"] == "reloader":
                 values["nats"]["reloaderImage"] = container["image"]
+        if (value := REPLICATED.get(body["metadata"]["name"])) is not None and _pod(body):
+            values[value]["replicas"] = 0
         for claim in (body.get("spec") or {}).get("volumeClaimTemplates") or ():
             values["nats"]["storage"] = {"size": claim["spec"]["resources"]["requests"]["storage"], "className": ""}
         if body["metadata"]["name"] == "hami-node-agent" and (spec := _pod(body)):
@@ -54,10 +67,14 @@ def _of_container(value: str, container: Object) -> dict[str, Any]:
 def with_values(body: Object) -> Object:
     """``body`` with expressions where users set something."""
     changed = copy.deepcopy(body)
-    spec = _pod(changed)
+    name, spec = body["metadata"]["name"], _pod(changed)
+    if body["kind"] == "NetworkPolicy" and name == API_SERVER_POLICY:
+        (rule,) = changed["spec"]["egress"]
+        rule["ports"].append(With(".Values.networkPolicy.apiServerPorts"))
     if not spec:
         return changed
-    name = body["metadata"]["name"]
+    if (replicated := REPLICATED.get(name)) is not None:
+        changed["spec"]["replicas"] = Inline(f".Values.{replicated}.replicas | default {body['spec']['replicas']}")
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
         container["image"] = Inline(_image(container["image"]))
         if OURS.match(str(_image_of(body, container["name"]))):
