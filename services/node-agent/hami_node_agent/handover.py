@@ -44,12 +44,16 @@ class Handover:
         agent.stand_by()
 
     def not_ready(self) -> str | None:
-        """Why the agent cannot do its job now; None where it can."""
+        """Why the agent cannot do its job now; None where it can.
+
+        An agent whose reports are not taken answers kubelet, and yet is not ready: a rollout that would replace every agent stops there.
+        """
         if self._handed_over:
             return "a newer agent acts on this node"
         if not self._agent.acting.is_set():
             return "another agent acts on this node"
-        return self._agent.not_ready() or (None if self._connection.registered else "kubelet does not watch our devices")
+        unwatched = None if self._connection.registered else "kubelet does not watch our devices"
+        return self._agent.not_ready() or unwatched or self._agent.registration.lacking()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Act as soon as nobody else does, until stopped or until another agent comes.

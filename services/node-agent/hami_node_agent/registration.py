@@ -35,6 +35,8 @@ from hami_runtime.lifecycle import run_until, sleep_until
 
 log = structlog.get_logger()
 PERIOD_SECONDS = 30.0
+SILENT_SECONDS = 2 * PERIOD_SECONDS
+"""As long as the registry waits for a report before it calls a node unavailable."""
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0)
 MAX_GENERATION = 2**53
 
@@ -78,6 +80,13 @@ class Registration:
         self._sent = 0
         self.reported_at: float | None = None
         """When the bus last took a report, on the monotonic clock."""
+
+    def lacking(self) -> str | None:
+        """Why this node is, or will soon be, unavailable to the scheduler; None where reports are taken."""
+        if self.reported_at is None:
+            return "the bus has taken no report of this agent yet"
+        silent_seconds = self._clock.monotonic() - self.reported_at
+        return f"the bus has taken no report for {silent_seconds:.0f} s" if silent_seconds > SILENT_SECONDS else None
 
     def report(self, generation: int) -> DevicesReported:
         """The node's devices as they are now."""

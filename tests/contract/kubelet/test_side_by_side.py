@@ -158,6 +158,19 @@ async def test_a_rolling_update_leaves_kubelet_no_moment_without_healthy_devices
     await story(tell)
 
 
+async def test_an_agent_that_cannot_report_is_not_ready_so_that_a_rollout_stops_there() -> None:
+    async def tell(host: Host, first: Agent, second: Agent) -> None:
+        host.world.bus.down()
+        await second.start()
+        await second.until(lambda: second.acts and second.connection.registered and second.agent.not_ready() is None)
+        assert second.handover.not_ready() == "the bus has taken no report of this agent yet"
+        assert await host.allocate("GPU-a-0")
+        host.world.bus.up()
+        await second.until_ready()
+
+    await story(tell)
+
+
 async def test_what_the_first_has_answered_the_second_knows() -> None:
     async def tell(host: Host, first: Agent, second: Agent) -> None:
         before = await host.allocate("GPU-a-0")

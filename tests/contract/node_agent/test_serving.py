@@ -11,7 +11,7 @@ import pytest
 
 from hami_node_agent.agent import LEAVE_SECONDS
 from hami_node_agent.refusals import Refused
-from hami_node_agent.registration import PERIOD_SECONDS
+from hami_node_agent.registration import PERIOD_SECONDS, SILENT_SECONDS
 from hami_node_agent.serving import STOPPING, UNWATCHED
 from hami_protocol import subjects
 from hami_protocol.agent_answer import AgentAnswer, decode
@@ -107,6 +107,25 @@ def test_without_the_bus_and_without_pods_an_agent_leaves_soon() -> None:
         started = world.clock.monotonic()
         await world.agent.leave()
         assert world.clock.monotonic() - started < 1
+
+    play(scenario)
+
+
+def test_an_agent_whose_reports_nobody_takes_is_not_ready_and_serves_all_the_same() -> None:
+    """The registry calls a node unavailable after the same time."""
+
+    async def scenario(world: World) -> None:
+        registration = world.agent.registration
+        assert registration.lacking() is None
+        world.bus.down()
+        await asyncio.sleep(SILENT_SECONDS - PERIOD_SECONDS)
+        assert registration.lacking() is None
+        await asyncio.sleep(2 * PERIOD_SECONDS)
+        assert "the bus has taken no report" in (registration.lacking() or "")
+        assert world.agent.not_ready() is None  # kubelet's calls are answered
+        world.bus.up()
+        await asyncio.sleep(PERIOD_SECONDS)
+        assert registration.lacking() is None
 
     play(scenario)
 
