@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 
+from hami_cli import api_server_ports as ports
 from hami_cli import installation, pruning
 from hami_cli.exits import CommandError
 from hami_cli.installation import GroupKind, Object
@@ -34,6 +35,12 @@ async def labelled(kubectl: Kubectl, served: Mapping[GroupKind, str]) -> list[Ob
         CommandError: they may not be listed.
     """
     return await kubectl.objects(pruning.resources(served), "--all-namespaces", f"--selector={installation.SELECTOR}")
+
+
+async def api_server_ports(kubectl: Kubectl) -> frozenset[int]:
+    """The ports at which the API server listens; none where they may not be read."""
+    done = await kubectl.ended("get", "endpointslices", "--namespace=default", f"--selector={ports.SLICES}", "--output=json")
+    return frozenset() if done.code else ports.listening(json.loads(done.out)["items"])
 
 
 async def read(kubectl: Kubectl, needs: Needs, served: Iterable[GroupKind], version: str) -> Has:

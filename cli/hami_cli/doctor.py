@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import typer
 
-from hami_cli import ask, checks, component_checks, installation, live, service_checks
+from hami_cli import api_server_ports, ask, checks, component_checks, installation, live, service_checks
 from hami_cli.checks import Check, Outcome
 from hami_cli.exits import FOUND, CommandError, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show
@@ -68,6 +68,12 @@ RAW_PODS: Final[Kind[Body]] = Kind(api_version="v1", kind="Pod", plural="pods", 
 """Pods with all that their containers' states say."""
 WORKLOADS: Final[tuple[Kind[Body], ...]] = tuple(
     Kind(api_version="apps/v1", kind=kind, plural=f"{kind.lower()}s", namespaced=True, type=dict) for kind in installation.WAITED_FOR
+)
+NETWORK_POLICIES: Final[Kind[Body]] = Kind(
+    api_version="networking.k8s.io/v1", kind="NetworkPolicy", plural="networkpolicies", namespaced=True, type=dict
+)
+ENDPOINT_SLICES: Final[Kind[Body]] = Kind(
+    api_version="discovery.k8s.io/v1", kind="EndpointSlice", plural="endpointslices", namespaced=True, type=dict
 )
 AUTH_CALLOUT: Final = "hami-auth-callout"
 """The account that only an installation with auth callout has."""
@@ -191,13 +197,15 @@ async def _components(cluster: HttpCluster) -> list[Check]:
     namespaces = {each["metadata"]["namespace"] for each in (*workloads, *pods)}
     events = [each for namespace in sorted(namespaces) for each in (await cluster.list(EVENTS, namespace=namespace)).items]
     found = list(component_checks.pods(workloads, pods, events))
-    return [*found, *component_checks.kube_scheduler(workloads, await cluster.version() if workloads else "")]
+    found += component_checks.kube_scheduler(workloads, await cluster.version() if workloads else "")
+    slices = await _labelled(cluster, ENDPOINT_SLICES, api_server_ports.SLICES)
+    return [*found, *api_server_ports.checks(await _labelled(cluster, NETWORK_POLICIES), slices)]
 
 
-async def _labelled(cluster: Cluster, kind: Kind[Body]) -> list[Body]:
-    """An installation's objects of a kind; none where the kind is not served, or may not be listed."""
+async def _labelled(cluster: Cluster, kind: Kind[Body], labels: str = installation.SELECTOR) -> list[Body]:
+    """Objects of a kind, by default an installation's; none where the kind is not served, or may not be listed."""
     try:
-        items = (await cluster.list(kind, labels=installation.SELECTOR)).items
+        items = (await cluster.list(kind, labels=labels)).items
     except (NotFound, Forbidden):
         return []
     return [{**each, "apiVersion": kind.api_version, "kind": kind.kind} for each in items]

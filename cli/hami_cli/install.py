@@ -10,14 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 import yaml
 from msgspec import Struct
 
-from hami_cli import cluster_facts, installation, prerequisites, pruning, rehearsal, rollout
+from hami_cli import api_server_ports, cluster_facts, installation, prerequisites, pruning, rehearsal, rollout
 from hami_cli.exits import CommandError, run
 from hami_cli.installation import Images, Plan, Ref
 from hami_cli.kubectl import Kubectl, tell
@@ -104,8 +104,7 @@ async def _preview(kubectl: Kubectl, wanted: _Wanted) -> None:
     if wanted.images.kube_scheduler:
         sys.stdout.write(await _rendered(kubectl, wanted))
         return
-    version = await _version(kubectl)
-    text = await _rendered(kubectl, wanted, version)
+    text = await _rendered(kubectl, wanted, await _version(kubectl), await cluster_facts.api_server_ports(kubectl))
     found = await cluster_facts.labelled(kubectl, await cluster_facts.served(kubectl))
     sys.stdout.write(text)
     for each in pruning.superfluous(found, installation.plan(text)):
@@ -115,7 +114,7 @@ async def _preview(kubectl: Kubectl, wanted: _Wanted) -> None:
 async def _install(kubectl: Kubectl, wanted: _Wanted) -> None:
     tell("looking at the cluster")
     version = await _version(kubectl)
-    text = await _rendered(kubectl, wanted, version)
+    text = await _rendered(kubectl, wanted, version, await cluster_facts.api_server_ports(kubectl))
     plan = installation.plan(text)
     needs = prerequisites.needs(plan)
     served = await cluster_facts.served(kubectl)
@@ -154,18 +153,25 @@ async def _version(kubectl: Kubectl) -> str:
         raise CommandError(f"{exc}\nto print the manifests without a cluster: hami install --dry-run --kube-scheduler v1.34.2") from exc
 
 
-async def _rendered(kubectl: Kubectl, wanted: _Wanted, version: str = "") -> str:
-    """The overlay's objects, with other images where that is wanted."""
+async def _rendered(kubectl: Kubectl, wanted: _Wanted, version: str = "", ports: frozenset[int] = frozenset()) -> str:
+    """The overlay's objects, with other images where that is wanted, and with NetworkPolicies that allow the API server's ``ports``."""
     images = wanted.images if wanted.images.kube_scheduler else msgspec.structs.replace(wanted.images, kube_scheduler=version)
+    text = await _built(kubectl, wanted.overlay, images=images.replaced())
+    patches = api_server_ports.patches(installation.plan(text).objects, ports)
+    return await _built(kubectl, wanted.overlay, images=images.replaced(), patches=patches) if patches else text
+
+
+async def _built(kubectl: Kubectl, overlay: Path, **more: Any) -> str:
+    """What kustomize makes of an overlay over ``overlay``."""
     with tempfile.TemporaryDirectory(prefix="hami-install-") as folder:
-        _write(Path(folder), wanted.overlay, images)
+        _write(Path(folder), {"resources": [overlay], **more})
         return await kubectl.read("kustomize", folder)
 
 
-def _write(folder: Path, overlay: Path, images: Images) -> None:
-    """An overlay over the overlay: kustomize finds others by relative paths alone."""
-    content = {"resources": [os.path.relpath(overlay, folder.resolve())], "images": images.replaced()}
-    (folder / "kustomization.yaml").write_bytes(msgspec.yaml.encode(content))
+def _write(folder: Path, content: dict[str, Any]) -> None:
+    """A kustomization; it finds others by relative paths alone."""
+    relative = {"resources": [os.path.relpath(each, folder.resolve()) for each in content["resources"]]}
+    (folder / "kustomization.yaml").write_bytes(msgspec.yaml.encode(content | relative))
 
 
 async def _rehearse(kubectl: Kubectl, plan: Plan, superfluous: Sequence[Ref], *, replace: bool) -> _Rehearsed:

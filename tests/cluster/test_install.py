@@ -182,6 +182,29 @@ async def test_what_dry_run_prints_is_what_is_applied(plane: ControlPlane) -> No
     assert f"kube-scheduler:{version.partition('-')[0].partition('+')[0]}" in previewed.out
 
 
+async def test_the_api_servers_own_port_is_in_the_network_policies(plane: ControlPlane) -> None:
+    """This API server writes no endpoints of its own, so they are written as others do."""
+    slices: Object = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": 7443, "protocol": "TCP"}],
+    }
+    await apply(plane, slices)
+    assert (await hami(plane, "install", "--no-wait")).code == 0
+    for namespace in NAMESPACES:
+        path = "jsonpath={.spec.egress[0].ports[*].port}"
+        allowed = await kubectl(plane.admin, "-n", namespace, "get", "networkpolicy", "api-server", "-o", path)
+        assert allowed == "443 6443 8443 16443 7443"
+    assert "listens at 7443, which the NetworkPolicies allow" in (await hami(plane, "doctor")).out
+    await kubectl(plane.admin, "apply", "-k", str(KUSTOMIZE / "overlays" / "minimal"), timeout_seconds=120)
+    looked = await hami(plane, "doctor")
+    await kubectl(plane.admin, "delete", "endpointslice", "kubernetes")
+    assert [f"NetworkPolicy {each}/api-server does not allow 7443" in looked.out for each in NAMESPACES] == [True, True]
+
+
 async def test_pods_that_cannot_be_created_are_named_with_the_reason_when_the_time_is_over(plane: ControlPlane) -> None:
     said = await hami(plane, "install", "--timeout", "1")
     assert said.code == 1

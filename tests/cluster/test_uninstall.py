@@ -94,6 +94,7 @@ async def test_it_refuses_while_pods_hold_shares_unless_it_is_forced(plane: Cont
     forced, _ = await removed(plane, "--yes", "--force")
     assert forced.code == 0, forced.err
     assert not await names(plane, OURS)
+    assert not await names(plane, "namespaces")  # it has waited for them, as without --force
 
 
 async def test_without_yes_and_without_a_terminal_nothing_is_removed(plane: ControlPlane) -> None:

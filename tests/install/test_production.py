@@ -15,8 +15,8 @@ from tests.install.harness.traffic import Traffic, judge
 
 OVERLAY = MANIFESTS / "production-rig"
 EXAMPLES = ROOT / "examples"
-API_PORT = 8443
-"""minikube's."""
+API_PORT = 7443
+"""None that the manifests name: `hami install` adds it to the NetworkPolicies."""
 
 ASK_EXTENDER = """
 import http.client, json, ssl
