@@ -10,7 +10,7 @@ from tests.images import tools
 from tests.install.harness import images
 from tests.lanes import Lane, Lanes
 
-LANES = Lanes("install", tuple(Lane(name, (f"tests/install/test_{name}.py",)) for name in ("production", "rig")), steps=True)
+LANES = Lanes("install", tuple(Lane(name, (f"tests/install/test_{name}.py",)) for name in ("production", "rig", "restarts")), steps=True)
 
 
 def main() -> int:

@@ -118,6 +118,26 @@ class Cluster:
         """End everything."""
         self.machine.stop()
 
+    def restart_kubelet(self) -> None:
+        """Stop kubelet and start it again; containers go on."""
+        self.machine.end("kubelet")
+        self.machine.again("kubelet")
+
+    def reboot(self) -> None:
+        """Cut the machine's power, and start everything that ran outside of pods."""
+        self.machine.reboot()
+        self.machine.again("etcd")
+        self.machine.again("kube-apiserver")
+        self.machine.until(lambda: self.kubectl("get", "--raw", "/readyz"), "kube-apiserver")
+        self.machine.again("containerd")
+        self.machine.until(lambda: self._ctr("version"), "containerd")
+        for program in ("kube-controller-manager", "kube-scheduler", "kube-proxy", "network-policies", "kubelet"):
+            self.machine.again(program)
+
+    def kill_container(self, identity: str) -> None:
+        """Kill a container's processes; ``identity`` is as pods' statuses have it."""
+        self._ctr("task", "kill", "--signal", "SIGKILL", "--all", identity.removeprefix("containerd://"))
+
     def kubectl(self, *arguments: str | Path, given: str | None = None) -> str:
         """Run kubectl as an administrator."""
         return self.run(kubectl_program(), *arguments, given=given)
@@ -133,6 +153,10 @@ class Cluster:
     def get(self, *arguments: str) -> Any:
         """What ``kubectl get`` prints as JSON."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Apply objects."""
+        self.kubectl("apply", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def version(self) -> str:
         """The API server's, as v1.37.2."""

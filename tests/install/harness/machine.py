@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ NODE: Final = "node-1"
 WAIT_SECONDS: Final = 300.0
 """Long: other lanes compute beside this one."""
 LOOK_AGAIN_SECONDS: Final = 0.2
+REMOVALS: Final = 50
 _ENTER: Final = f"""
 set -e
 overlay() {{ mkdir -p "$1/fs$2" "$1/work$2"; mount -t overlay overlay -o "lowerdir=$2,upperdir=$1/fs$2,workdir=$1/work$2" "$2"; }}
@@ -56,6 +58,7 @@ class Machine:
         self.logs = folder / "logs"
         self._first = 0
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, tuple[tuple[str | Path, ...], Mapping[str, str] | None]] = {}
         self._janitor: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -64,22 +67,18 @@ class Machine:
         self._janitor = subprocess.Popen(
             [sys.executable, "-I", "-S", janitor.__file__, str(self.folder)], stdin=subprocess.PIPE, start_new_session=True
         )
-        namespaces = ("--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "--kill-child")
-        outer = self._start("machine", ["unshare", *namespaces, "bash", "-c", _ENTER, "machine", str(self.folder)])
-        self.until(lambda: (self.folder / "entered").exists(), "the machine's namespaces")
-        (child,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        self._first = int(child)
+        self._enter()
+
+    def reboot(self) -> None:
+        """Cut the power and boot: no program runs, ``/run`` and the network are empty, the disk has what it had. ``again`` starts programs."""
+        self._end_programs()
+        for path in (self.folder / "entered", *self.folder.glob("nodes/*/containerd-state")):
+            _remove(path)
+        self._enter()
 
     def stop(self) -> None:
         """End every process of it and remove its folder."""
-        ids = janitor.containers(self.folder)
-        if self._first:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._first, signal.SIGKILL)
-        for program in self._programs.values():
-            program.kill()
-            program.wait()
-        janitor.remove_cgroups(ids)
+        self._end_programs()
         if self._janitor is not None:
             assert self._janitor.stdin is not None
             self._janitor.stdin.close()  # it removes the folder
@@ -96,6 +95,19 @@ class Machine:
 
     def spawn(self, name: str, *command: str | Path, environ: Mapping[str, str] | None = None) -> None:
         """Start a program of the node; its output goes to ``logs/<name>``."""
+        self._commands[name] = (command, environ)
+        self._start(name, self.on_node(*command), environ=environ)
+
+    def end(self, name: str, signum: int = signal.SIGTERM) -> None:
+        """Send a program a signal, and wait for its end."""
+        program = self._programs.pop(name)
+        (child,) = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()  # nsenter passes no signal on
+        os.kill(int(child), signum)
+        program.wait()
+
+    def again(self, name: str) -> None:
+        """Start a program as it was started before."""
+        command, environ = self._commands[name]
         self._start(name, self.on_node(*command), environ=environ)
 
     def check(self) -> None:
@@ -127,8 +139,27 @@ class Machine:
                 raise CommandFailed(f"{what}: not after {seconds:.0f} s\n{reason}")
             time.sleep(LOOK_AGAIN_SECONDS)
 
+    def _enter(self) -> None:
+        namespaces = ("--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "--kill-child")
+        outer = self._start("machine", ["unshare", *namespaces, "bash", "-c", _ENTER, "machine", str(self.folder)])
+        self.until(lambda: (self.folder / "entered").exists(), "the machine's namespaces")
+        (child,) = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        self._first = int(child)
+
+    def _end_programs(self) -> None:
+        """Kill the first process, with which the kernel kills all others and drops every mount; containers' cgroups are removed."""
+        ids = janitor.containers(self.folder)
+        if self._first:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._first, signal.SIGKILL)
+        for program in self._programs.values():
+            program.kill()
+            program.wait()
+        self._programs.clear()
+        janitor.remove_cgroups(ids)
+
     def _start(self, name: str, command: list[str], *, environ: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        with (self.logs / name).open("wb") as log:
+        with (self.logs / name).open("ab") as log:
             program = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -140,6 +171,18 @@ class Machine:
             )
         self._programs[name] = program
         return program
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder; mounts of the namespaces that have just ended may hold it for a moment."""
+    for _ in range(REMOVALS):
+        try:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        except OSError:
+            time.sleep(LOOK_AGAIN_SECONDS)
+        else:
+            return
+    raise CommandFailed(f"{path}: cannot be removed")
 
 
 def run(command: list[str], *, given: str | None = None, environ: Mapping[str, str] | None = None, seconds: float = WAIT_SECONDS) -> str:
