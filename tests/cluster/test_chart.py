@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -48,13 +49,15 @@ async def ran(helm: Path, *arguments: str, kubeconfig: Path | None = None) -> tu
 
 
 async def rendered(helm: Path, folder: Path, values: dict[str, Any], *arguments: str) -> dict[Key, Object]:
-    path = folder / "values.yaml"
-    path.write_text(yaml.safe_dump(values))
-    code, text = await ran(helm, "template", "hami", str(CHART), "--kube-version", VERSION, "--values", str(path), *arguments)
-    assert code == 0, text
+    text = await text_of(helm, folder, values, *arguments)
     found = [each for each in yaml.safe_load_all(text) if each]
     assert len({key(each) for each in found}) == len(found)
-    return {key(each): each for each in found}
+    return {key(each): each for each in map(unhashed, found)}
+
+
+def unhashed(body: Object) -> Object:
+    """``body`` with the device configuration under the name that it has in the sources: kustomize and the chart end it with other digests."""
+    return dict(json.loads(re.sub(r"\b(hami-device-config)-[a-z0-9]{10}\b", r"\1", json.dumps(body))))
 
 
 def values_of(choice: Choice) -> dict[str, Any]:
@@ -73,7 +76,7 @@ async def test_it_renders_what_kustomize_builds(helm: Path, tmp_path: Path, choi
     found, wanted = await rendered(helm, tmp_path, values_of(choice)), build(closed(choice))
     assert found.keys() == wanted.keys()
     for one, body in wanted.items():
-        assert found[one] == body, one
+        assert found[one] == unhashed(body), one
 
 
 @pytest.mark.parametrize("overlay", ["rig", "production"])
@@ -149,6 +152,23 @@ async def test_each_setting_is_where_it_belongs_and_nowhere_else(helm: Path, tmp
         assert found[one] == expected(body, SETTINGS), one
 
 
+async def test_another_device_configuration_is_in_both_maps_and_makes_pods_start_anew(helm: Path, tmp_path: Path) -> None:
+    values = {"components": {"deviceConfiguration": True}, "deviceConfig": {"nvidia": {"deviceSplitCount": 4}}}
+    first, second = await text_of(helm, tmp_path, values | {"deviceConfig": {}}), await text_of(helm, tmp_path, values)
+    assert second.count("deviceSplitCount: 4") == 2
+    names = [set(re.findall(r"hami-device-config-[a-z0-9]{10}", text)) for text in (first, second)]
+    assert [len(each) for each in names] == [1, 1]
+    assert names[0] != names[1]
+
+
+async def text_of(helm: Path, folder: Path, values: dict[str, Any], *arguments: str) -> str:
+    path = folder / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    code, text = await ran(helm, "template", "hami", str(CHART), "--kube-version", VERSION, "--values", str(path), *arguments)
+    assert code == 0, text
+    return text
+
+
 async def test_kube_scheduler_is_of_the_clusters_version(helm: Path, tmp_path: Path) -> None:
     code, text = await ran(helm, "template", "hami", str(CHART), "--kube-version", "v1.36.4+k3s1")
     assert code == 0, text
@@ -164,6 +184,8 @@ async def test_kube_scheduler_is_of_the_clusters_version(helm: Path, tmp_path: P
         ({"nodeAgent": {"nodeSelector": {"gpu": True}}}, "nodeSelector"),
         ({"nats": {"storage": {"size": "much"}}}, "size"),
         ({"webhook": {"replicas": -1}}, "replicas"),
+        ({"deviceConfig": {"nvidia": {"resourceCountName": "example.com/gpu"}}}, "resourceCountName"),
+        ({"deviceConfig": {"nvidia": {"deviceSplitCount": 0}}}, "deviceSplitCount"),
         ({"registry": {"replicas": 2}}, "highAvailability"),
         ({"networkPolicy": {"apiServerPorts": [{"port": 70000}]}}, "apiServerPorts"),
     ],

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import yaml
 from hami_rig import kubectl as running_kubectl
 from tests.cluster.harness import building
 from tests.cluster.harness.control_plane import ControlPlane
+from tools.chart import variants
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,6 +26,8 @@ KUSTOMIZE = building.ROOT / "deploy" / "kustomize"
 OVERLAYS = sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir())
 kubectl = functools.partial(running_kubectl.kubectl, timeout_seconds=120.0)
 """For a hundred objects and more, on a machine that has other things to do."""
+STRICTLY = ("apply", "--validate=strict", "--warnings-as-errors")
+COMPONENTS = [*variants.COMPONENTS, "beside-hami"]
 OF_OTHERS = {
     "cert-manager.io": {"Certificate": "certificates", "Issuer": "issuers"},
     "monitoring.coreos.com": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
@@ -63,8 +68,7 @@ async def plane() -> AsyncIterator[ControlPlane]:
 async def test_an_overlay_is_accepted_and_applied_again_changes_nothing(plane: ControlPlane, overlay: str) -> None:
     folder = str(KUSTOMIZE / "overlays" / overlay)
     await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")  # whether it has a volume cannot be changed
-    said = await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
-    assert "Warning" not in said
+    said = await kubectl(plane.admin, *STRICTLY, "-k", folder)
     made = await versions(plane, folder)
     assert len(made) == len(said.splitlines())
     await kubectl(plane.admin, "apply", "--validate=strict", "-k", folder)
@@ -109,3 +113,18 @@ async def test_deleted_it_leaves_nothing_that_is_called(plane: ControlPlane) -> 
     await kubectl(plane.admin, "delete", "--wait=false", "-k", folder)
     kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,clusterroles,clusterrolebindings"
     assert not [line for line in (await kubectl(plane.admin, "get", kinds, "-o", "name")).splitlines() if "hami" in line]
+
+
+@pytest.fixture(params=COMPONENTS)
+def with_component(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The folder of an overlay: `minimal` with a component and all that this builds upon."""
+    below = os.path.relpath(KUSTOMIZE, tmp_path.resolve())
+    taken = [f"{below}/components/{each}" for each in COMPONENTS if each in variants.closed({request.param})]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [f"{below}/overlays/minimal"], "components": taken}))
+    return str(tmp_path)
+
+
+async def test_a_component_is_accepted_without_a_warning(plane: ControlPlane, with_component: str) -> None:
+    await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")
+    said = await kubectl(plane.admin, *STRICTLY, "-k", with_component)
+    assert len(await versions(plane, with_component)) == len(said.splitlines())

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from tools.chart import settings
+from tools.chart import device_config, settings
 from tools.chart.templates import name, template
 from tools.chart.variants import COMPONENTS, FAMILIES, NEEDS, Key, Object, variants
 
@@ -25,6 +25,7 @@ ABOUT: Final = {
     "vendorPlugins": "Other vendors' own device plugins; they need components.vendorPlugins and components.admissionPolicies.",
     "vendorPluginImages": "Their images, which are their vendors'.",
     "images": "The services' images, PREFIX/scheduler:TAG and so on; the tag is the chart's version where it is empty.",
+    "deviceConfig": "With components.deviceConfiguration: all that a device configuration takes but names of resources.",
     "networkPolicy": "Ports at which your API server listens, besides 443, 6443, 8443 and 16443, as {port: 7443}.",
     "nodeAgent": "env is added to the container's variables, here and below: any setting HAMI_*.",
     "authCallout": "With components.natsAuthCallout.",
@@ -142,7 +143,9 @@ def _schema(values: dict[str, Any]) -> dict[str, Any]:
     for service in SINGLE:
         several = _at(f"{service}.replicas", {"minimum": 2}, required=True)
         rules.append({"if": several, "then": _at(name("high-availability"), {"const": True}, required=True)})
-    return {"$schema": "http://json-schema.org/draft-07/schema#", **_of(values), "allOf": rules}
+    whole = _of(values)
+    whole["properties"]["deviceConfig"], definitions = device_config.schema()
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **whole, "allOf": rules, "$defs": definitions}
 
 
 def _at(path: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:

@@ -6,10 +6,13 @@ import copy
 import re
 from typing import Any, Final
 
+import yaml
+
 from hami_cli.installation import WAITED_FOR
 from tools.chart.templates import Inline, Tree, With
 from tools.chart.variants import FAMILIES, Object
 
+_HASHED: Final = re.compile(r"hami-device-config-[a-z0-9]{10}")
 OURS: Final = re.compile(r"hami/(?P<service>[a-z-]+):(?P<tag>\S+)")
 _CONTAINERS: Final = {
     ("hami-scheduler", "extender"): "scheduler",
@@ -29,6 +32,8 @@ REPLICATED: Final = {
 }
 """Workloads of which users may want several, and their values."""
 API_SERVER_POLICY: Final = "api-server"
+DEVICE_CONFIG: Final = "hami-device-config"
+"""The ConfigMap of a device configuration; its name ends with a digest of what it holds, so that pods start anew when that changes."""
 WITHOUT_ENV: Final = frozenset({"kubeScheduler", "nats"})
 
 
@@ -37,6 +42,7 @@ def defaults(objects: list[Object]) -> dict[str, Any]:
     values: dict[str, Any] = {
         "images": {"prefix": "hami", "tag": "", "pullPolicy": "", "pullSecrets": []},
         "networkPolicy": {"apiServerPorts": []},
+        "deviceConfig": _device_config(objects),
     }
     for body in objects:
         for container in _pod(body).get("containers", ()):
@@ -66,13 +72,10 @@ def _of_container(value: str, container: Object) -> dict[str, Any]:
 
 def with_values(body: Object) -> Object:
     """``body`` with expressions where users set something."""
-    changed = copy.deepcopy(body)
+    changed = _named_by_content(copy.deepcopy(body))
     name, spec = body["metadata"]["name"], _pod(changed)
-    if body["kind"] == "NetworkPolicy" and name == API_SERVER_POLICY:
-        (rule,) = changed["spec"]["egress"]
-        rule["ports"].append(With(".Values.networkPolicy.apiServerPorts"))
     if not spec:
-        return changed
+        return _without_pods(changed, body["kind"], name)
     if (replicated := REPLICATED.get(name)) is not None:
         changed["spec"]["replicas"] = Inline(f".Values.{replicated}.replicas | default {body['spec']['replicas']}")
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
@@ -91,6 +94,33 @@ def with_values(body: Object) -> Object:
         claim["spec"]["resources"]["requests"]["storage"] = Inline(".Values.nats.storage.size | quote")
         claim["spec"]["storageClassName"] = With(".Values.nats.storage.className")
     return changed
+
+
+def _without_pods(body: Object, kind: str, name: str) -> Object:
+    if kind == "NetworkPolicy" and name == API_SERVER_POLICY:
+        (rule,) = body["spec"]["egress"]
+        rule["ports"].append(With(".Values.networkPolicy.apiServerPorts"))
+    if kind == "ConfigMap" and name.startswith(DEVICE_CONFIG):
+        (file,) = body["data"]
+        body["data"] = {file: Inline('printf "%s\\n" (toYaml .Values.deviceConfig) | quote')}
+    return body
+
+
+def _device_config(objects: list[Object]) -> Any:
+    """The content of the first device configuration."""
+    texts = [text for body in objects if body["metadata"]["name"].startswith(DEVICE_CONFIG) for text in body["data"].values()]
+    return yaml.safe_load(texts[0])
+
+
+def _named_by_content(value: Any) -> Any:
+    """``value`` with a name by content wherever a device configuration is named."""
+    if isinstance(value, dict):
+        return {key: _named_by_content(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_named_by_content(inner) for inner in value]
+    if isinstance(value, str) and _HASHED.fullmatch(value):
+        return Inline(f'printf "{DEVICE_CONFIG}-%s" (toYaml .Values.deviceConfig | sha256sum | trunc 10)')
+    return value
 
 
 def _pod(body: Object) -> Object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import itertools
 import json
 import re
@@ -178,18 +179,22 @@ def _merged(lists: Sequence[list[Any]]) -> list[Any] | None:
     identities = [[_identity(each) for each in items] for items in lists]
     if any(len(set(map(repr, found))) != len(found) for found in identities):
         return None
-    order: list[Any] = []
+    seen = {repr(each): each for found in identities for each in found}
+    first_seen = {key: place for place, key in enumerate(seen)}
+    sorter = graphlib.TopologicalSorter[str](dict.fromkeys(seen, ()))
     for found in identities:
-        place = 0
-        for each in found:
-            if each in order:
-                if order.index(each) < place:
-                    return None
-                place = order.index(each) + 1
-            else:
-                order.insert(place, each)
-                place += 1
-    return order
+        for before, after in itertools.pairwise(map(repr, found)):
+            sorter.add(after, before)
+    try:
+        sorter.prepare()
+    except graphlib.CycleError:
+        return None
+    order, ready = [], list[str]()
+    while sorter.is_active():
+        ready = sorted([*ready, *sorter.get_ready()], key=first_seen.__getitem__)
+        order.append(ready.pop(0))
+        sorter.done(order[-1])
+    return [seen[key] for key in order]
 
 
 def _identity(item: Any) -> Any:

@@ -31,6 +31,7 @@ COMPONENTS: Final = (
     "prometheus-operator",
     "grafana-dashboards",
     "fake-devices",
+    "device-configuration",
     "mig",
     "webhook-certificate",
     "volcano",

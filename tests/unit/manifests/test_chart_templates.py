@@ -36,6 +36,14 @@ def test_what_all_variants_have_is_plain_and_neighbours_share_a_condition() -> N
     assert yaml.safe_load(plain) == {"kind": "K", "list": [{"name": "x"}, {"name": "y"}], "p": 1, "q": 2}
 
 
+def test_items_that_several_components_append_are_merged_into_one_list() -> None:
+    """Each of two components puts its item before the last one, which all have."""
+    lists = {NONE: ["x", "z"], A: ["x", "a", "z"], B: ["x", "b", "z"], AB: ["x", "a", "b", "z"]}
+    text = template({choice: {"list": [{"name": each} for each in names]} for choice, names in lists.items()})
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("{{"))
+    assert [each["name"] for each in yaml.safe_load(plain)["list"]] == ["x", "a", "b", "z"]
+
+
 def test_values_that_differ_stand_beside_each_other() -> None:
     text = template({NONE: {"replicas": 1}, A: {"replicas": 2}})
     assert text == "---\n{{- if .Values.components.a }}\nreplicas: 2\n{{- else }}\nreplicas: 1\n{{- end }}\n"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hami_devices import config
 from hami_devices.catalog import Catalog
 from hami_node_agent.settings import Settings as AgentSettings
 from hami_protocol.devices import RegisterFormat
@@ -62,6 +63,7 @@ def with_all() -> Manifests:
         "webhook-certificate",
         "mig",
         "beside-hami",
+        "device-configuration",
         "vendor-plugins",
         *(f"vendor-plugins/{name}" for name in FAMILIES),
     ]
@@ -69,7 +71,7 @@ def with_all() -> Manifests:
 
 
 def test_every_component_is_built_somewhere() -> None:
-    here = {"admission-policies", "webhook-certificate", "mig", "vendor-plugins", "beside-hami"}
+    here = {"admission-policies", "webhook-certificate", "mig", "vendor-plugins", "beside-hami", "device-configuration"}
     assert {path.name for path in (KUSTOMIZE / "components").iterdir()} == OF_OVERLAYS | here | TESTED_ELSEWHERE
 
 
@@ -83,6 +85,22 @@ def test_an_overlay_lets_the_services_reach_an_api_server_at_another_port() -> N
     for each in policies:
         (rule,) = each["spec"]["egress"]
         assert {port["port"] for port in rule["ports"]} == {443, 6443, 7443, 8443, 16443}
+
+
+def test_all_four_services_read_the_device_configuration() -> None:
+    built = with_added(["device-configuration"])
+    for workload in ("hami-webhook", "hami-registry", "hami-scheduler", "hami-node-agent"):
+        container = built.pods[workload]["spec"]["containers"][0]
+        (path,) = [each["value"] for each in container["env"] if each["name"] == "HAMI_DEVICE_CONFIG"]
+        (mount,) = [each for each in container["volumeMounts"] if path.startswith(f"{each['mountPath']}/")]
+        (volume,) = [each for each in built.pods[workload]["spec"]["volumes"] if each["name"] == mount["name"]]
+        namespace = "hami-node-agent" if workload == "hami-node-agent" else "hami-system"
+        (content,) = [
+            each["data"]
+            for each in built.of("ConfigMap")
+            if (each["metadata"]["namespace"], each["metadata"]["name"]) == (namespace, volume["configMap"]["name"])
+        ]
+        assert config.load(content[path.rpartition("/")[2]]) == (config.DeviceConfig(), ())
 
 
 def test_every_object_is_what_kubernetes_takes() -> None:
