@@ -1,7 +1,8 @@
 """The overlay `production`: two of each service, three NATS servers with TLS, auth callout, admission policies, certificates of cert-manager.
 
-cert-manager runs as one process of the node, without its own webhook: the webhook's package is internal to cert-manager's module, and its command is a
-module that no proxy serves. Its kinds are the project's own, so their schemas judge our Certificates; what its webhook would refuse besides is not seen.
+cert-manager runs as one process of the node, without its own webhook: the webhook's package is internal to cert-manager's module,
+and its command is a module that no proxy serves. Its kinds are the project's own, so their schemas judge our Certificates; what its
+webhook would refuse besides is not seen.
 """
 
 from __future__ import annotations
