@@ -1,15 +1,16 @@
-"""The pictures of the policies show what the code does now, and the page shows every picture."""
+"""The pictures of the policies show what the code does now, the page shows every picture, and each of its promises names its test."""
 
-from pathlib import Path
+import re
 
 import pytest
 
 from hami_devices.requests import NODE_POLICIES
+from tests.unit.documents.naming_tests import ROOT, assert_tests_exist, rows
 from tools import policy_pictures
 from tools.policy_pictures import SCENES, Scene, played
 
-ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "policies.md").read_text()
+PROMISES = rows(PAGE, "## What holds each promise")
 
 
 def scene(name: str) -> Scene:
@@ -44,3 +45,17 @@ def test_the_pictures_show_what_their_titles_say() -> None:
     assert [pod.name for pod in played(scene("card-numa-bind")).refused] == ["p2"]
     assert {node for node, _ in played(scene("node-binpack")).held} == {"node a"}
     assert {node for node, _ in played(scene("node-spread")).held} == {"node a", "node b"}
+
+
+@pytest.mark.parametrize(("promise", "named"), PROMISES, ids=[promise[:60] for promise, _ in PROMISES])
+def test_a_promise_names_a_test_that_there_is(promise: str, named: str) -> None:
+    assert promise
+    assert_tests_exist(named)
+
+
+def test_every_policy_and_rule_of_the_page_is_promised() -> None:
+    """A paragraph or an item that begins with a bold word is a rule."""
+    promised = " ".join(promise.lower() for promise, _ in PROMISES)
+    rules = {found.lower().removesuffix("s") for found in re.findall(r"^(?:- )?\*\*([\w-]+)\.?\*\*", PAGE, flags=re.MULTILINE)}
+    assert len(rules) >= 12
+    assert {rule for rule in rules if rule not in promised} == set()
