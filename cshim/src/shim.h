@@ -207,6 +207,9 @@ static inline uint64_t shim_now_ns(const struct shim *shim)
  * on `row`, whose lock the caller holds. */
 void shim_mend(struct shim *shim, int row);
 
+/* Show the grant's limits in the region, for readers. */
+void shim_publish_limits(struct shim *shim);
+
 /* Free what dead processes of the container held. */
 void shim_reap(struct shim *shim);
 

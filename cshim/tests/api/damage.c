@@ -287,12 +287,112 @@ static void the_mark_of_slots_falls_again(void)
 	CHECK_EQUAL(result_elsewhere(GIB), CUDA_SUCCESS);
 }
 
+/* What is cut off is grown again, whatever touches it first, and what this process has is put back. */
+static void a_region_that_was_cut_short_is_put_right(void)
+{
+	static const off_t lengths[] = {0, 1, 4096, 128 * 1024};
+	CUfunction kernel;
+
+	(void)signal(SIGBUS, SIG_DFL); /* a sanitizer's own handler comes before ours */
+	begin_with_agents_region(GIB, 50);
+	rig_context(0);
+	setenv("LIBCUDA_LOG_LEVEL", "0", 1);
+	kernel = rig_kernel("k_10us");
+	CHECK_EQUAL(allocate(700 * MIB), CUDA_SUCCESS);
+	for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+		CHECK_EQUAL(truncate("region", lengths[i]), 0);
+		CHECK_EQUAL(allocate(400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+		CHECK_EQUAL(truncate("region", lengths[i]), 0);
+		CHECK_EQUAL(rig_launch(kernel), CUDA_SUCCESS);
+		CHECK_EQUAL(truncate("region", lengths[i]), 0);
+		(void)rig_free();
+		CHECK_EQUAL(truncate("region", REGION_BYTES), 0); /* for this test's own mapping */
+		CHECK_EQUAL(allocate(400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+		rig_exact(700 * MIB);
+	}
+	CHECK_EQUAL(result_elsewhere(400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK_EQUAL(result_elsewhere(300 * MIB), CUDA_SUCCESS);
+}
+
+static int status_of(void (*act)(void))
+{
+	int status;
+
+	fflush(NULL);
+	if (fork() == 0) {
+		if (freopen("/dev/null", "w", stderr) == NULL)
+			_exit(1);
+		(void)signal(SIGBUS, SIG_DFL);
+		rig_context(0);
+		act();
+		_exit(0);
+	}
+	wait(&status);
+	return status;
+}
+
+static void cut_and_remove(void)
+{
+	CHECK_EQUAL(truncate("region", 0), 0);
+	CHECK_EQUAL(rename("region", "elsewhere"), 0);
+	(void)allocate(MIB);
+}
+
+static void touch_a_file_of_its_own(void)
+{
+	const int fd = open("file", O_RDWR | O_CREAT, 0600);
+	volatile char *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+	*at = 1;
+}
+
+static void be_sent_a_signal(void)
+{
+	(void)kill(getpid(), SIGBUS);
+}
+
+static void note(int number)
+{
+	_exit(number);
+}
+
+static void handle_it_itself(void)
+{
+	(void)signal(SIGBUS, note);
+	touch_a_file_of_its_own();
+}
+
+static void a_region_that_cannot_be_put_right_stops_the_process_with_a_message(void)
+{
+	int status;
+
+	begin_with_agents_region(GIB, 100);
+	status = status_of(cut_and_remove);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == STOP_STATUS);
+}
+
+static void bus_errors_of_the_program_are_its_own(void)
+{
+	int status;
+
+	begin_with_agents_region(GIB, 100);
+	status = status_of(touch_a_file_of_its_own);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+	status = status_of(be_sent_a_signal);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+	status = status_of(handle_it_itself);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == SIGBUS);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
 		TEST(a_region_that_was_removed_or_emptied_lets_no_process_start),
 		TEST(a_damaged_header_is_put_right),
 		TEST(zeros_over_the_region_are_put_right),
+		TEST(a_region_that_was_cut_short_is_put_right),
+		TEST(a_region_that_cannot_be_put_right_stops_the_process_with_a_message),
+		TEST(bus_errors_of_the_program_are_its_own),
 		TEST(figures_that_were_written_over_are_put_right),
 		TEST(compute_that_was_paid_stays_paid),
 		TEST(a_full_file_system_kills_nobody),

@@ -119,7 +119,7 @@ static void few_calls_are_enough(void)
 		ALLOW(ftruncate), REFUSE(fallocate), ALLOW(fchmod), ALLOW(fcntl), ALLOW(flock), ALLOW(mmap),
 		ALLOW(munmap), ALLOW(mprotect), ALLOW(madvise), ALLOW(brk), ALLOW(getpid), ALLOW(kill), ALLOW(futex),
 		ALLOW(sched_yield), ALLOW(clock_gettime), ALLOW(nanosleep), ALLOW(clock_nanosleep), ALLOW(getrandom),
-		ALLOW(exit_group), ANSWER(SECCOMP_RET_KILL_PROCESS)};
+		ALLOW(rt_sigaction), ALLOW(exit_group), ANSWER(SECCOMP_RET_KILL_PROCESS)};
 
 	(void)rig_one(GIB, 50);
 	FILTER(instructions);

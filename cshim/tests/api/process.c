@@ -365,7 +365,7 @@ static void closing_every_descriptor_changes_nothing(void)
 	CHECK_EQUAL(cuMemAlloc_v2(&a, 600 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-static void no_descriptor_and_no_signal_handler_is_left(void)
+static void no_descriptor_and_no_signal_handler_but_for_bus_errors_is_left(void)
 {
 	char link[PATH_MAX], path[64];
 	struct sigaction before[32], after;
@@ -385,7 +385,7 @@ static void no_descriptor_and_no_signal_handler_is_left(void)
 		CHECK(strstr(link, "/region") == NULL && strstr(link, "/grant") == NULL);
 	}
 	for (int number = 1; number < 32; number++)
-		if (sigaction(number, NULL, &after) == 0)
+		if (number != SIGBUS && sigaction(number, NULL, &after) == 0)
 			CHECK(after.sa_handler == before[number].sa_handler);
 }
 
@@ -473,7 +473,7 @@ int main(int argc, char **argv)
 		TEST(threads_that_race_for_what_a_pool_has_free_do_not_make_it_grow),
 		TEST(a_zombie_with_living_threads_is_alive),
 		TEST(closing_every_descriptor_changes_nothing),
-		TEST(no_descriptor_and_no_signal_handler_is_left),
+		TEST(no_descriptor_and_no_signal_handler_but_for_bus_errors_is_left),
 		TEST(of_two_processes_that_race_for_the_last_bytes_one_wins),
 		TEST(the_out_of_memory_killer_takes_the_largest),
 	};
