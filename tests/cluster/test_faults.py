@@ -11,7 +11,7 @@ from hami_protocol import events
 from hami_protocol.kubernetes import Pod
 from hami_rig.service_settings import SCHEDULER, agent_process
 from tests.cluster.conftest import CARD_MIB, CARDS
-from tests.cluster.world import SHOW, World, a_container, a_deployment, a_pod, eventually, held_mib, of_pod, runs
+from tests.cluster.world import SHOW, World, a_container, a_deployment, a_pod, eventually, held_mib, of_pod, runs, waits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -91,16 +91,31 @@ async def test_a_node_whose_power_was_cut_serves_its_pods_or_their_successors_ag
 
 
 async def test_a_pod_deleted_between_binding_and_allocation_gives_everything_back(world: World) -> None:
-    node = world.installation.nodes["cdi"]
-    await node.stop_kubelet()
-    async with world.log() as log:
-        await world.apply(a_pod("early", a_container(mib=CARD_MIB, count=CARDS)))
-        early = await world.until("early", lambda each: bool(each.spec.node_name))
-        await world.kubectl("delete", "pod", "early", "--force", "--grace-period=0")
-        await eventually(lambda: events.PodReleased in of_pod(log, early.metadata.uid))
-    await node.start_kubelet()
+    kubelet = world.installation.processes["kubelet-cdi"]
+    kubelet.send(signal.SIGSTOP)  # it still watches the agent's devices, so that the node takes pods, and allocates nothing
+    try:
+        async with world.log() as log:
+            await world.apply(a_pod("early", a_container(mib=CARD_MIB, count=CARDS)))
+            early = await world.until("early", lambda each: bool(each.spec.node_name))
+            await world.kubectl("delete", "pod", "early", "--force", "--grace-period=0")
+            await eventually(lambda: events.PodReleased in of_pod(log, early.metadata.uid))
+    finally:
+        kubelet.send(signal.SIGCONT)
     await world.apply(a_pod("next", a_container(mib=CARD_MIB, count=CARDS)))
     (pod,) = await world.running("next")
+    await world.check_grant(pod)
+
+
+async def test_a_node_without_kubelet_takes_no_pod_until_it_is_back(world: World) -> None:
+    node = world.installation.nodes["cdi"]
+    await node.stop_kubelet()
+    try:
+        await world.apply(a_pod("later", a_container(mib=1000)))
+        refused = await world.until("later", waits)
+        assert any("1 node agent not serving" in (each.message or "") for each in refused.status.conditions or ())
+    finally:
+        await node.start_kubelet()
+    (pod,) = await world.running("later")
     await world.check_grant(pod)
 
 

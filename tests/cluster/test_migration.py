@@ -108,13 +108,16 @@ async def served(world: World, pod: Pod) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def before(world: World) -> AsyncIterator[World]:
-    """The cluster as it was before: no webhook and no policy of ours, our services away."""
-    for name in (WEBHOOK, SCHEDULER, REGISTRY):
-        await world.installation.processes[name].stop(grace_seconds=10)
+    """The cluster as it was before: no webhook and no policy of ours, our services stopped. Afterwards they run, even if the test failed."""
+    services = [world.installation.processes[name] for name in (WEBHOOK, SCHEDULER, REGISTRY)]
+    for service in services:
+        await service.stop(grace_seconds=10)
     await world.installation.remove_admission()
     yield world
     await world.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
     await world.kubectl("delete", "node", NODE, "--ignore-not-found")
+    if not all(service.pid for service in services):
+        await install(world)
 
 
 async def install(world: World) -> None:

@@ -22,6 +22,14 @@ from tests.cluster.harness.users import NAMESPACE
 PORTS = ("HAMI_HEALTH_PORT", "HAMI_API_PORT", "HAMI_EXTENDER_PORT")
 NOWHERE = "nowhere"
 """The node that those pods are on; endpoints are of nodes that there are."""
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""A security context that Pod Security admits at the level of our namespace."""
 
 
 @asynccontextmanager
@@ -62,7 +70,7 @@ def _replica(installation: Installation, service: str) -> ManagedProcess:
 
 def _pod(name: str, service: str, port: int) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "hami", "app.kubernetes.io/component": service}
-    container = {"name": "main", "image": "none", "ports": [{"name": "api", "containerPort": port}]}
+    container = {"name": "main", "image": "none", "ports": [{"name": "api", "containerPort": port}], "securityContext": RESTRICTED}
     metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": NOWHERE, "containers": [container]}}
 
