@@ -64,7 +64,7 @@ def install(
         bool, typer.Option("--make-key", help="Make the Secret with the key that agents' users are signed with, where it is missing.")
     ] = False,
     wait: Annotated[bool, typer.Option(help="Wait until everything runs.")] = True,
-    timeout: Annotated[int, typer.Option(help="How many seconds each part may take for that.", min=1)] = 300,
+    timeout: Annotated[int, typer.Option(help="How many seconds each part may take for that, and each deletion.", min=1)] = 300,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
 ) -> None:
@@ -133,11 +133,11 @@ async def _install(kubectl: Kubectl, wanted: _Wanted) -> None:
         raise CommandError("nothing was applied:\n" + "\n".join(f"  - {each}" for each in problems))
     for notice in prerequisites.notices(needs, has):
         tell(f"note: {notice}")
-    await _apply(kubectl, plan, text, replaced, makes_key=makes_key)
+    await _apply(kubectl, plan, text, replaced, makes_key=makes_key, timeout_seconds=wanted.timeout_seconds)
     if wanted.wait:
         for workload in plan.workloads:
             await rollout.wait(kubectl, workload, wanted.timeout_seconds)
-    await delete(kubectl, superfluous, why="the overlay has it no more")
+    await delete(kubectl, superfluous, why="the overlay has it no more", timeout_seconds=wanted.timeout_seconds)
     tell("installed; look it over: hami doctor")
 
 
@@ -217,23 +217,28 @@ def _problem(refused: rehearsal.Refused) -> str:
     return f"{refused}. {remedy}"
 
 
-async def _apply(kubectl: Kubectl, plan: Plan, text: str, replaced: Sequence[Ref], *, makes_key: bool) -> None:
+async def _apply(kubectl: Kubectl, plan: Plan, text: str, replaced: Sequence[Ref], *, makes_key: bool, timeout_seconds: int) -> None:
     """Apply, and report on each object."""
     if makes_key:
         tell(f"creating the Secret {signing_secret.NAME}")
         await kubectl.read("create", "-f", "-", given=signing_secret.new_secret())
-    await delete(kubectl, replaced, why="it is created anew")
+    await delete(kubectl, replaced, why="it is created anew", timeout_seconds=timeout_seconds)
     done = 0
     async for line in kubectl.lines("apply", "-f", "-", given=text):
         done += 1
         tell(f"[{done}/{len(plan.objects)}] {line}")
 
 
-async def delete(kubectl: Kubectl, refs: Sequence[Ref], *, why: str) -> None:
-    """Delete objects one by one, each with all that depends on it; one that is gone already is passed over."""
+async def delete(kubectl: Kubectl, refs: Sequence[Ref], *, why: str, timeout_seconds: int) -> None:
+    """Delete objects one by one, each with all that depends on it; one that is gone already is passed over.
+
+    Raises:
+        CommandError: an object is still there after ``timeout_seconds``, as where the controller that removes its finalizer does not run.
+    """
+    options = ("--ignore-not-found", "--cascade=foreground", f"--timeout={timeout_seconds}s")
     for each in refs:
         tell(f"deleting {each}: {why}")
-        await kubectl.read("delete", each.resource, *each.place, "--ignore-not-found", "--cascade=foreground")
+        await kubectl.read("delete", each.resource, *each.place, *options)
 
 
 def _text(objects: Iterable[installation.Object]) -> str:

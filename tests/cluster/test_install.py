@@ -213,6 +213,18 @@ async def test_pods_that_cannot_be_created_are_named_with_the_reason_when_the_ti
     assert "what was applied stays" in said.err
 
 
+async def test_an_object_that_does_not_go_is_waited_for_no_longer_than_allowed(plane: ControlPlane) -> None:
+    assert (await hami(plane, "install", "--no-wait")).code == 0
+    stays = {"name": "stays", "labels": {"app.kubernetes.io/part-of": "hami"}, "finalizers": ["example.com/never"]}
+    await apply(plane, {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": stays, "rules": []})
+    said = await hami(plane, "install", "--no-wait", "--timeout", "1")
+    released = ("--type=merge", "--patch", json.dumps({"metadata": {"finalizers": None}}))
+    await kubectl(plane.admin, "patch", "clusterrole", "stays", *released)
+    assert said.code == 1, said.err
+    assert "deleting ClusterRole stays" in said.err
+    assert "timed out" in said.err
+
+
 async def test_what_helm_owns_is_left_to_helm(plane: ControlPlane) -> None:
     annotations = {"meta.helm.sh/release-name": "shares", "meta.helm.sh/release-namespace": "default"}
     role: Object = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": []}

@@ -55,7 +55,9 @@ def a_definition(group: str, kind: str, plural: str) -> dict[str, Any]:
 async def plane() -> AsyncIterator[ControlPlane]:
     if reason := building.lacking():
         pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
-    async with ControlPlane(controllers=()) as running:
+    async with ControlPlane(
+        controllers=("garbage-collector-controller",)
+    ) as running:  # without it no object is ever deleted in the foreground
         definitions = running.folder / "definitions.yaml"
         found = [a_definition(group, kind, plural) for group, kinds in OF_OTHERS.items() for kind, plural in kinds.items()]
         definitions.write_text(yaml.safe_dump_all(found))
