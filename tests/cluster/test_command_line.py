@@ -49,7 +49,7 @@ async def test_what_is_there_who_waits_and_why(world: World, shell: Shell) -> No
     assert [(held["pod"], held["uuid"], held["memoryMib"]) for held in json.loads(pods.out)] == [("one", share.uuid, 3000)]
     assert "default/one  Running  cdi\nbound to cdi, the only one that fits, of " in placed.out
     assert f"main 3000 MiB 20 % of {share.uuid}" in placed.out
-    assert json.loads(waiting.out)["reasons"] == {"4/4 CardInsufficientMemory": 2}  # cards alone are judged, on every node
+    assert json.loads(waiting.out)["reasons"] == {"4/4 CardInsufficientMemory": 1, "node selector does not match": 1}
     assert diagnosed.code == 3
     assert f"needs {TOO_MUCH} MiB on one card, largest free {CARD_MIB}" in diagnosed.out
 

@@ -58,11 +58,6 @@ PAUSE_SECONDS: Final = 0.25
 BIN: Final = Path(sys.executable).parent
 
 
-def _interruptible() -> None:
-    """A shell without job control starts what it runs in the background deaf to interrupts, and all that comes of it too: perhaps us."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def reason_not_to_run(text: str) -> str:
     """Why a command is not typed into the rig; empty where it is."""
     return next((reason for pattern, reason in NOT_RUN if re.fullmatch(pattern, text, re.DOTALL)), "")
@@ -109,7 +104,6 @@ class Terminal:
                 env=self._environ,
                 cwd=self._folder,
                 start_new_session=True,
-                preexec_fn=_interruptible,
             )
         self._groups.append(process.pid)
         if GOES_ON.fullmatch(command.text):
