@@ -35,16 +35,16 @@ mount --make-rshared /
 touch {root}/entered
 while :; do sleep 3600 & wait; done
 """
-_CONTAINERD = """
+CONTAINERD = """
 version = 3
 root = "{root}/containerd-root"
 state = "{root}/containerd-state"
 
 [grpc]
-  address = "{root}/containerd.sock"
+  address = "{socket}"
 
 [plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true        # without CAP_SYS_RESOURCE nobody may lower it, and runc fails
+  restrict_oom_score_adj = true        # a machine without CAP_SYS_RESOURCE cannot lower it, and runc fails
   enable_unprivileged_ports = false    # both write sysctls that a locked-down machine refuses
   enable_unprivileged_icmp = false
   enable_cdi = true
@@ -52,14 +52,31 @@ state = "{root}/containerd-state"
 
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["/usr/lib/cni"]
-  conf_dir = "{root}/cni"
+  conf_dir = "{cni}"
 
 [plugins."io.containerd.cri.v1.images"]
-  snapshotter = "native"
+  snapshotter = "{snapshotter}"
 
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "{pause}"
 """
+"""containerd's settings on a node of the tests; a string to be formatted."""
+KUBELET = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "failCgroupV1": False,  # the machine may still have cgroup v1
+    "cgroupsPerQOS": False,
+    "enforceNodeAllocatable": [],
+    "cgroupDriver": "cgroupfs",
+    "failSwapOn": False,
+    "localStorageCapacityIsolation": False,
+    "evictionHard": {},
+    "resolvConf": "",
+    "featureGates": {"KubeletCrashLoopBackOffMax": True},  # on by default from 1.35
+}
+"""What every kubelet of the tests is set to; the rest depends on its node."""
 _NETWORK = {"cniVersion": "0.4.0", "name": "loopback-only", "plugins": [{"type": "loopback"}]}
 CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -186,7 +203,8 @@ class Node:
     async def _start_containerd(self) -> None:
         (self.root / "cni" / "loopback.conflist").write_bytes(msgspec.json.encode(_NETWORK))
         config = self.root / "containerd.toml"
-        config.write_text(_CONTAINERD.format(root=self.root, pause=images.PAUSE))
+        paths = {"root": self.root, "socket": f"{self.root}/containerd.sock", "cni": f"{self.root}/cni"}
+        config.write_text(CONTAINERD.format(**paths, snapshotter="native", pause=images.PAUSE))
         await self._run("containerd", "--config", str(config))
 
         async def answers() -> bool:
@@ -223,30 +241,18 @@ class Node:
         path.write_bytes(
             msgspec.yaml.encode(
                 {
-                    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-                    "kind": "KubeletConfiguration",
+                    **KUBELET,
                     "address": "127.0.0.1",
                     "port": self._port,
                     "readOnlyPort": 0,
                     "healthzPort": 0,
                     "containerRuntimeEndpoint": f"unix://{self.root}/containerd.sock",
                     "podLogsDir": f"{self.root}/pod-logs",
-                    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-                    "authorization": {"mode": "AlwaysAllow"},
-                    "failCgroupV1": False,  # the machine may still have cgroup v1
-                    "cgroupsPerQOS": False,
-                    "enforceNodeAllocatable": [],
-                    "cgroupDriver": "cgroupfs",
-                    "failSwapOn": False,
-                    "localStorageCapacityIsolation": False,
                     "makeIPTablesUtilChains": False,
-                    "evictionHard": {},
-                    "resolvConf": "",
                     "maxPods": 250,
                     "nodeStatusUpdateFrequency": "1s",  # what a device plugin offers is counted soon, not after ten seconds
                     "syncFrequency": "5s",  # what failed is tried again soon, not after ten seconds
                     "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},  # what crashes is started again soon, not after 10 and 20
-                    "featureGates": {"KubeletCrashLoopBackOffMax": True},  # on by default from 1.35
                     "registryPullQPS": 0,
                     "kubeAPIQPS": 200,
                     "kubeAPIBurst": 400,

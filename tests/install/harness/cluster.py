@@ -16,7 +16,7 @@ import msgspec
 
 from hami_runtime.kube.kubectl import program as kubectl_program
 from tests.certificates import Authority
-from tests.cluster.harness import building, images
+from tests.cluster.harness import building, images, node
 from tests.cluster.harness.control_plane import signing_key
 from tests.cluster.harness.users import ADMIN, Users
 from tests.install.harness.machine import ADDRESS, NETWORK, NODE, Machine, run
@@ -25,26 +25,6 @@ MANIFESTS: Final = Path(__file__).parents[1] / "manifests"
 SERVICES: Final = "10.0.0.0/24"
 CONTAINERD: Final = "/run/containerd/containerd.sock"
 COREDNS: Final = "docker.io/local/coredns:1"
-_CONTAINERD: Final = """
-version = 3
-root = "{root}/containerd-root"
-state = "{root}/containerd-state"
-[grpc]
-  address = "{socket}"
-[plugins."io.containerd.cri.v1.runtime"]
-  restrict_oom_score_adj = true        # a machine without CAP_SYS_RESOURCE cannot lower it
-  enable_unprivileged_ports = false    # both write sysctls that a locked-down machine refuses
-  enable_unprivileged_icmp = false
-  enable_cdi = true
-  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
-[plugins."io.containerd.cri.v1.runtime".cni]
-  bin_dirs = ["/usr/lib/cni"]
-  conf_dir = "/etc/cni/net.d"
-[plugins."io.containerd.cri.v1.images"]
-  snapshotter = "overlayfs"
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "{pause}"
-"""
 _CNI: Final = {
     "cniVersion": "0.4.0",
     "name": "bridge",
@@ -65,25 +45,12 @@ _CNI: Final = {
         {"type": "portmap", "capabilities": {"portMappings": True}},
     ],
 }
-_KUBELET: Final = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
+_KUBELET: Final = node.KUBELET | {
     "address": ADDRESS,
     "containerRuntimeEndpoint": f"unix://{CONTAINERD}",
-    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-    "authorization": {"mode": "AlwaysAllow"},
     "clusterDNS": ["10.0.0.10"],
     "clusterDomain": "cluster.local",
-    "resolvConf": "",
-    "failCgroupV1": False,  # the machine may still have cgroup v1
-    "cgroupsPerQOS": False,
-    "enforceNodeAllocatable": [],
-    "cgroupDriver": "cgroupfs",
-    "failSwapOn": False,
-    "localStorageCapacityIsolation": False,
-    "evictionHard": {},
     "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
-    "featureGates": {"KubeletCrashLoopBackOffMax": True},
 }
 
 
@@ -225,7 +192,8 @@ class Cluster:
         root.mkdir(parents=True)
         (root / "10-bridge.conflist").write_text(json.dumps(_CNI))
         (root / "kubelet.yaml").write_bytes(msgspec.yaml.encode(_KUBELET))
-        (root / "containerd.toml").write_text(_CONTAINERD.format(root=root, socket=CONTAINERD, pause=images.PAUSE))
+        paths = {"root": root, "socket": CONTAINERD, "cni": "/etc/cni/net.d"}
+        (root / "containerd.toml").write_text(node.CONTAINERD.format(**paths, snapshotter="overlayfs", pause=images.PAUSE))
         run(self.machine.on_node("mkdir", "-p", "/etc/cni/net.d", "/etc/containerd"))
         run(self.machine.on_node("cp", root / "10-bridge.conflist", "/etc/cni/net.d/"))
         run(self.machine.on_node("cp", root / "containerd.toml", "/etc/containerd/config.toml"))
