@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -85,6 +86,8 @@ func main() {
 		}
 	}
 	config := must(clientcmd.BuildConfigFromFlags("", path))
+	config.UserAgent = "cert-manager-cainjector/test" // the injector's field manager is the part before the slash
+	ctrl.SetLogger(klog.Background())
 	manager := must(ctrl.NewManager(config, ctrl.Options{Scheme: kinds, Metrics: server.Options{BindAddress: "0"}}))
 	injectors := cainjector.SetupOptions{
 		EnableCertificatesDataSource: true,
