@@ -16,9 +16,9 @@ from hami_devices.model import DeviceRequest, PodRequest, Reason
 MINOR: Final = 0.25
 """A reason of fewer of a node's cards than this does not decide, where another reason has more."""
 _ONE = "|".join(re.escape(reason) for reason in sorted(Reason, key=len, reverse=True))
-_CARDS: Final = re.compile(rf"(\d+)/(\d+) ({_ONE})")
-_OURS: Final = rf"(?:\d+/\d+ (?:{_ONE})(?:, \d+/\d+ (?:{_ONE}))*|{_ONE})"
-_IN_MESSAGE: Final = re.compile(rf"\b(\d+) ({_OURS})")
+_CARDS: Final = re.compile(rf"(\d{{1,9}})/(\d{{1,9}}) ({_ONE})")
+_OURS: Final = rf"(?:\d{{1,9}}/\d{{1,9}} (?:{_ONE})(?:, \d{{1,9}}/\d{{1,9}} (?:{_ONE}))*|{_ONE})"
+_IN_MESSAGE: Final = re.compile(rf"\b(\d{{1,9}}) ({_OURS})")
 _TEXT: Final = re.compile(_OURS)
 
 

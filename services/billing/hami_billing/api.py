@@ -45,8 +45,11 @@ def question(query: Mapping[str, str], now: datetime) -> Question:
     """
     if unknown := sorted(set(query) - set(_PARAMETERS)):
         raise ValueError(f"{unknown[0][:40]!r}: no parameter; accepted: {', '.join(_PARAMETERS)}")
-    end = _time("to", query.get("to", ""), now)
-    begin = _time("from", query.get("from", ""), end - timedelta(days=1))
+    try:
+        end = _time("to", query.get("to", ""), now)
+        begin = _time("from", query.get("from", ""), end - timedelta(days=1))
+    except OverflowError:
+        raise ValueError("from, to: outside of the years 1 to 9999; accepted: times that the ledger can have") from None
     if not timedelta(0) < end - begin <= LONGEST:
         raise ValueError(f"from: {begin.isoformat()}, to: {end.isoformat()}; accepted: from before to, at most {LONGEST.days} days")
     by = tuple(name for name in query.get("by", "namespace").split(",") if name)

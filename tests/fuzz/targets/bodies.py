@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from hami_billing import api as billing
+from hami_billing.core import prices
+from hami_devices import rejections
 from hami_protocol import agent_answer, cloud_events
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError, ProtocolError
 from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import SimulationQuestion
 from hami_registry import reports
+from hami_registry.bus_reads import log_question
 from hami_registry.callout import claims
 from hami_runtime.bus.nkeys import KeyFault, Kind, SigningKey
 from hami_runtime.kube import wire as kube
@@ -29,6 +35,7 @@ from hami_webhook.wire import ReviewError
 from tests.fuzz.target import Target
 from tests.fuzz.targets.records import CATALOG
 
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT = Path(__file__).parents[3]
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What whoever reads a question from people catches."""
@@ -56,6 +63,20 @@ REVIEWS = (
 )
 QUOTA = b'{"metadata":{"name":"q","namespace":"default","uid":"1"},"spec":{"hard":{"limits.nvidia.com/gpumem":"16Gi"}}}'
 LEASE = b'{"metadata":{"name":"l","namespace":"d","uid":"1","resourceVersion":"5"},"spec":{"holderIdentity":"a","leaseDurationSeconds":15}}'
+
+
+def _query(data: bytes) -> dict[str, str]:
+    """The parameters of a URL."""
+    return dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _rejections(data: bytes) -> Any:
+    """What kube-scheduler writes into a pod's condition: no count in it is beyond what was written."""
+    text = data.decode("utf-8", "replace")
+    reasons, rest = rejections.split_message(text)
+    read, others = rejections.read_rejections({text: 1, **reasons})
+    assert len(rest) <= len(text)
+    return len(read), len(others), [rejection.deciding for rejection in read]
 
 
 def _recorded(folder: str) -> tuple[bytes, ...]:
@@ -262,6 +283,44 @@ TARGETS = (
         refuses=(ProtocolError,),
         seeds=(b"{}", b'{"notServing":"the agent is about to stop"}'),
         covers=("hami_protocol.agent_answer.decode",),
+    ),
+    Target(
+        name="query of the log",
+        call=lambda data: log_question(_query(data), data[:20].decode("latin-1") if data[:1].isdigit() else ""),
+        refuses=(ValueError,),
+        seeds=(b"namespace=default&pod=train-0&since=2026-01-01T00:00:00Z&follow=true", b"", b"12"),
+        covers=("hami_registry.bus_reads.log_question",),
+    ),
+    Target(
+        name="query of a bill",
+        call=lambda data: billing.question(_query(data), NOW),
+        refuses=(ValueError,),
+        seeds=(
+            b"from=2026-01-01T00:00:00Z&to=2026-02-01T00:00:00Z&by=namespace,model&rule=max&namespace=default",
+            b"",
+            b"to=0001-01-01T00:00:00Z",
+            b"from=9999-12-31T23:59:59-23:59",
+        ),
+        covers=("hami_billing.api.question",),
+    ),
+    Target(
+        name="reasons of a rejection",
+        call=_rejections,
+        refuses=(),
+        seeds=(
+            b"0/9 nodes are available: 3 3/8 CardInsufficientMemory, 5/8 CardTimeSlicingExhausted, 6 NodeUnregistered.",
+            b"3/8 CardInsufficientMemory",
+            b"9" * 5000 + b"/8 CardInsufficientMemory",
+            b"9" * 5000 + b" 3/8 CardInsufficientMemory",
+        ),
+        covers=("hami_devices.rejections.read_rejection", "hami_devices.rejections.read_rejections"),
+    ),
+    Target(
+        name="price list",
+        call=prices.read,
+        refuses=(prices.PricesError,),
+        seeds=(b'currency: EUR\ncards:\n  "NVIDIA A100*": 2.40\n  "*": 0.80\n',),
+        covers=("hami_billing.core.prices.read",),
     ),
     Target(
         name="wish to resize",
