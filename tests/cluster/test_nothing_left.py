@@ -86,3 +86,4 @@ async def test_nothing_is_left_of_a_node_with_a_pod(signum: signal.Signals) -> N
     finally:
         if process.returncode is None:
             process.kill()
+            await process.wait()
