@@ -49,6 +49,8 @@ class Verdict(Struct, frozen=True, kw_only=True, rename="camel"):
 
 BURST_PER_SECOND: Final = 10
 """More placed pods than that are a burst."""
+REPEAT_SECONDS: Final = 600.0
+"""An unchanged verdict is published again after so long, at the pod's next attempt: the stream may have lost it, and we do not read it."""
 SAID_AT_ONCE: Final = 16
 """Between so many that have waited others have their turn."""
 
@@ -81,6 +83,8 @@ class Verdicts:
         self._isolation = Isolation("verdicts", clock, telemetry)
         self._capacity = capacity
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+        self._published_at: dict[str, float] = {}
+        """By pod UID, on the monotonic clock."""
         self._count = 0
         self._unsaid: deque[_Unsaid] = deque()
         self._bursts = Bursts(BURST_PER_SECOND)
@@ -172,24 +176,32 @@ class Verdicts:
     def publish_again(self) -> None:
         """Publish the last verdict on each pod once more: the bus may have lost it."""
         for uid, kept in self._verdicts.items():
-            self._count += 1
-            self._publish(kept.verdict, f"{uid}/verdict/{kept.time}/{self._count}")
+            self._publish_once_more(uid, kept)
+
+    def _publish_once_more(self, uid: str, kept: Verdict) -> None:
+        self._published_at[uid] = self._clock.monotonic()
+        self._count += 1
+        self._publish(kept.verdict, f"{uid}/verdict/{kept.time}/{self._count}")
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._say_of(uid)
         self._verdicts.pop(uid, None)
+        self._published_at.pop(uid, None)
 
     def _keep(self, verdict: PodPlaced | PodRefused, time: datetime) -> bool:
         """Keep and publish ``verdict``, of ``time``, if it says something new; return whether it does."""
         uid = verdict.pod.uid
-        earlier = self._verdicts.get(uid)
+        earlier, now = self._verdicts.get(uid), self._clock.monotonic()
         if earlier is not None and earlier.verdict == verdict:
+            if now - self._published_at.get(uid, now) >= REPEAT_SECONDS:
+                self._publish_once_more(uid, earlier)
             return False
+        self._published_at[uid] = now
         self._verdicts[uid] = Verdict(verdict=verdict, time=time.isoformat(timespec="milliseconds"))
         self._verdicts.move_to_end(uid)
         if len(self._verdicts) > self._capacity:
-            self._verdicts.popitem(last=False)
+            self._published_at.pop(self._verdicts.popitem(last=False)[0], None)
         self._count += 1
         self._publish(verdict, f"{uid}/verdict/{time.timestamp():.3f}/{self._count}")
         return True

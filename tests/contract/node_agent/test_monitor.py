@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hami_node_agent import shim_layout as layout
+from hami_node_agent.monitor import LOOK_SECONDS, SAY_AGAIN_SECONDS
 from hami_node_agent.needs import folder_name
 from hami_protocol import subjects
 from hami_protocol.envelope import open_message
@@ -145,5 +148,18 @@ def test_the_region_is_made_once_and_left_as_it_is() -> None:
         await world.agent.pre_start(world.kubelet.ids(pod, "main"))  # the container restarts
         await world.agent.monitor.look()
         assert said(world).containers[0].devices[0].memory_used_mib == 300
+
+    play(scenario)
+
+
+def test_use_that_the_stream_has_lost_is_published_again_within_a_minute() -> None:
+    async def scenario(world: World) -> None:
+        use(world, await running(world, await world.pod("p", main=[("GPU-a", 1000, 30)])), 300)
+        await asyncio.sleep(20)
+        before = said(world)
+        world.bus.lose_tail(subjects.USAGE, len(world.bus.kept(subjects.USAGE)))
+        assert world.bus.kept(subjects.USAGE) == ()
+        await asyncio.sleep(SAY_AGAIN_SECONDS + 2 * LOOK_SECONDS)
+        assert said(world) == before
 
     play(scenario)

@@ -6,6 +6,7 @@ import asyncio
 
 from hami_protocol import subjects
 from hami_protocol.events import PodRefused, ShareResized
+from hami_scheduler.verdicts import REPEAT_SECONDS
 from tests.contract.scheduler.test_resizing import applied, running, wish
 from tests.contract.scheduler.world import World, place, settle, story
 
@@ -57,5 +58,21 @@ async def test_verdicts_are_published_again(world: World) -> None:
         await asyncio.sleep(5)
         for stream in (subjects.VERDICTS, subjects.ALLOCATIONS):
             world.bus.lose_tail(stream, 2)
+        await asyncio.sleep(5)
+        assert "big" in {event.pod.name for event in world.log(subjects.VERDICTS) if isinstance(event, PodRefused)}
+
+
+@story
+async def test_verdicts_that_are_lost_alone_are_published_again_with_the_pods_next_attempt(world: World) -> None:
+    """Nobody reads them to decide; kube-scheduler tries a pod that waits again, and its verdict is published then."""
+    await world.node("n1")
+    async with world.scheduler() as scheduler:
+        big = await world.pod("big", gpu=1, gpumem=10_000_000)
+        assert (await place(scheduler, big)).startswith("refused")
+        await asyncio.sleep(5)
+        world.bus.lose_tail(subjects.VERDICTS, 2)
+        assert world.log(subjects.VERDICTS) == []
+        await asyncio.sleep(REPEAT_SECONDS)
+        assert (await place(scheduler, big)).startswith("refused")
         await asyncio.sleep(5)
         assert "big" in {event.pod.name for event in world.log(subjects.VERDICTS) if isinstance(event, PodRefused)}
