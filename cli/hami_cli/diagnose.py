@@ -13,6 +13,7 @@ from hami_cli.diagnosis import diagnose as diagnosis_of
 from hami_cli.exits import FAILED, FOUND, run
 from hami_cli.output import Format, OutputOption, coloured, plain, show, strong
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NamespaceOption, NatsOption, RegistryOption, TokenOption
+from hami_cli.pod_names import pod_name
 from hami_devices.blocking import cards_of
 from hami_devices.model import PodRequest
 from hami_devices.requests import RequestError
@@ -25,8 +26,8 @@ VERDICT_SECONDS = 5.0
 
 
 def diagnose(
-    pod: Annotated[str, typer.Argument(help="Name of the pod; also of one that never came to be.")],
-    namespace: NamespaceOption = "default",
+    pod: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or pod/NAME; also of one that never came to be.")],
+    namespace: NamespaceOption = "",
     output: OutputOption = Format.TABLE,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -46,7 +47,7 @@ def diagnose(
     $ hami diagnose trainer-0 -n research -o json
     """
     where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token, device_config=device_config)
-    evidence = run("diagnose", _gather(where, namespace, pod))
+    evidence = run("diagnose", _gather(where, *pod_name(pod, namespace, kubeconfig, context)))
     found = diagnosis_of(evidence)
     show(found, output, lambda: text(found))
     if evidence.pod is None and not found.findings:

@@ -65,7 +65,7 @@ def line(message: Message, sequence: int, form: Format) -> str:
         return message.data.decode(errors="replace")
     if form is Format.YAML:
         return "---\n" + msgspec.yaml.encode(_body(message.data)).decode().rstrip("\n")
-    time = message.headers.get("ce-time", "")[:19].replace("T", " ")
+    time = message.headers.get("ce-time", "")[:19] + "Z"
     try:
         return f"{sequence:>5}  {time}  {plain(event_line(open_message(message)))}"
     except EventError as exc:

@@ -13,13 +13,14 @@ from hami_cli import ask
 from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, count_of, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
+from hami_cli.pod_names import pod_name
 from hami_protocol.devices import VendorAssignment
 from hami_protocol.event_line import shares_text
 
 
 def explain(
-    pod: Annotated[str, typer.Argument(help="Name of the pod.")],
-    namespace: NamespaceOption = "default",
+    pod: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or pod/NAME.")],
+    namespace: NamespaceOption = "",
     output: OutputOption = Format.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
     url: SchedulerOption = "",
@@ -33,9 +34,10 @@ def explain(
 
     $ hami explain too-big
 
-    $ hami explain too-big -o yaml
+    $ hami explain default/too-big -o yaml
     """
-    path = f"/v1/explain/{quote(namespace, safe='')}/{quote(pod, safe='')}"
+    namespace, name = pod_name(pod, namespace, kubeconfig, context)
+    path = f"/v1/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
     content = run("explain", ask.get(ask.scheduler(url, token, kubeconfig, context), path))
     answer = msgspec.json.decode(content, type=dict[str, Any])
     show(answer, Format.JSON if as_json else output, lambda: text(answer))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
@@ -16,9 +17,10 @@ from typing import Annotated, Any, TextIO
 import msgspec
 import typer
 
+from hami_cli.tables import GAP, fit
+from hami_protocol.figures import percent as percent
 from hami_protocol.plain_text import plain as plain
 
-GAP = "   "
 _FIGURE = re.compile(r"[0-9]+([./][0-9]+)?( %)?")
 
 
@@ -45,17 +47,46 @@ def encoded(answer: Any, form: Format) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
-def columns(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table as kubectl draws it: no lines, each column as wide as it must be, figures to the right."""
+def columns(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    width: int | None = None,
+    cuttable: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> str:
+    """A table as kubectl draws it: no lines, each column as wide as it must be, figures to the right.
+
+    Args:
+        headers: of the columns.
+        rows: a cell for each.
+        width: of the terminal; None fits nothing.
+        cuttable: columns with names, which are cut in the middle where ``width`` is too small.
+        optional: columns that may be left out then, the first first.
+    """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
-    widths = [max(len(line[place]) for line in (list(headers), *cells)) for place in range(len(headers))]
-    right = [bool(cells) and all(_is_figure(line[place]) for line in cells) for place in range(len(headers))]
+    shown: list[str] = list(headers)
+    if width is not None:
+        shown, cells = fit(headers, cells, width=width, cuttable=cuttable, optional=optional)
+    widths = [max(len(line[place]) for line in (shown, *cells)) for place in range(len(shown))]
+    right = [bool(cells) and all(_is_figure(line[place]) for line in cells) for place in range(len(shown))]
 
     def drawn(line: Sequence[str]) -> str:
         parts = [cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(line, widths, right, strict=True)]
         return GAP.join(parts).rstrip()
 
-    return "\n".join([strong(drawn(headers)), *(drawn(line) for line in cells)])
+    return "\n".join([strong(drawn(shown)), *(drawn(line) for line in cells)])
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal on standard output; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def warn(command: str, texts: Iterable[str]) -> None:
+    """Print what an answer leaves out on standard error."""
+    for text in texts:
+        print(f"hami {command}: {plain(text)}", file=sys.stderr)
 
 
 def strong(text: str) -> str:
@@ -77,11 +108,6 @@ def in_colour(stream: TextIO | None = None) -> bool:
     """Whether ``stream``, standard output by default, is a terminal that wants colours."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return wanted and (stream or sys.stdout).isatty()
-
-
-def percent(part: float, whole: float) -> str:
-    """``part`` of ``whole``; a dash where there is no whole."""
-    return f"{100 * part / whole:.0f} %" if whole else "-"
 
 
 def count_of(count: int, what: str) -> str:

@@ -56,7 +56,9 @@ DeviceConfigOption = Annotated[
     str,
     typer.Option("--device-config", envvar="HAMI_DEVICE_CONFIG", help="The cluster's device configuration; default: the usual names."),
 ]
-NamespaceOption = Annotated[str, typer.Option("--namespace", "-n", help="The pod's namespace.")]
+NamespaceOption = Annotated[
+    str, typer.Option("--namespace", "-n", help="The pod's namespace; default: the context's, else default.", show_default=False)
+]
 
 
 def place(key: str, given: str, default: str, *, kubeconfig: str = "") -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from hami_cli.report_facts import Report, Totals, ratio_percent
 from hami_cli.snapshot import BookedCard, HeldFact
+from hami_protocol.figures import rounded
 
 TITLE = "Accelerator usage report"
 
@@ -209,14 +212,21 @@ def _real(report: Report) -> Section:
     )
     tables = [cards]
     for caption, listed in (("Hold much and use little", report.idle_holders), ("Use more than is booked", report.over_users)):
-        rows = tuple(
-            (each.namespace, each.pod, each.container, str(each.memory_mib), str(each.used_memory_mib), f"{each.used_sm_percent} %")
-            for each in listed
-        )
-        headers = ("namespace", "pod", "container", "booked MiB", "used MiB", "compute used")
+        headers = ("namespace", "pod", "container", "cards", "booked MiB", "used MiB", "compute used")
+        rows = tuple(_by_container(listed))
         tables.append(Table(headers=headers, rows=rows, caption=caption))
     chart = Chart(title="Memory of measured cards", bars=bars, legend=("booked", "used"))
     return Section(title=title, tables=tuple(tables), charts=(chart,))
+
+
+def _by_container(listed: Iterable[HeldFact]) -> Iterable[tuple[str, ...]]:
+    """A row for each container: its cards counted, its memory added up, and the card that it uses most."""
+    grouped: dict[tuple[str, str, str], list[HeldFact]] = {}
+    for each in listed:
+        grouped.setdefault((each.namespace, each.pod, each.container), []).append(each)
+    for container, held in grouped.items():
+        booked, used = sum(each.memory_mib for each in held), sum(each.used_memory_mib or 0 for each in held)
+        yield (*container, str(len(held)), str(booked), str(used), f"{max(each.used_sm_percent or 0 for each in held)} %")
 
 
 def _capacity(report: Report) -> Section:
@@ -248,4 +258,4 @@ def _tenth(card: BookedCard) -> int:
 
 
 def _percent(part: float, whole: float) -> str:
-    return f"{ratio_percent(part, whole):.0f} %" if whole else "-"
+    return f"{rounded(ratio_percent(part, whole))} %" if whole else "-"

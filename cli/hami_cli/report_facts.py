@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from hami_cli.snapshot import BookedCard, ChargeFact, HeldFact, NodeFact, Snapshot, WaitingFact
 from hami_protocol.card_facts import GONE
+from hami_protocol.figures import rounded
 
 IDLE_USE: Final = 0.2
 """A container that uses less of its memory than this, and less of its card's compute, holds much and uses little."""
@@ -177,8 +178,8 @@ def _in_words(totals: Totals, fit: Fit) -> str:
     memory = ratio_percent(totals.allocated_memory_mib, totals.memory_mib)
     state = "has room to spare" if memory < 50 else "is well used" if memory < 85 else "is almost full"
     return (
-        f"The cluster {state}. Pods: {totals.pods}, which hold {memory:.0f} % of the memory and "
-        f"{ratio_percent(totals.allocated_cores, totals.cores):.0f} % of the cores. Nodes: {totals.nodes}. "
+        f"The cluster {state}. Pods: {totals.pods}, which hold {rounded(memory)} % of the memory and "
+        f"{rounded(ratio_percent(totals.allocated_cores, totals.cores))} % of the cores. Nodes: {totals.nodes}. "
         f"Cards: {totals.cards}, of them {fit.idle_cards} idle, {fit.full_cards} full, {fit.fragmented_cards} partly used, "
         f"{totals.cards - totals.cards_usable} that take no new pods. Pods that wait for a device: {totals.waiting}."
     )
@@ -317,8 +318,9 @@ def _findings_on_pods(snapshot: Snapshot, idle: tuple[HeldFact, ...], over: tupl
         (over, "Using more memory than is booked"),
         (loose, "Using a card without being held to a limit"),
     ):
-        if listed:
-            yield f"{what}: {_count(listed, 'container')}: {_some([_pod(held) for held in listed])}."
+        if containers := {(_pod(held), held.container): None for held in listed}:
+            pods = list(dict.fromkeys(pod for pod, _ in containers))
+            yield f"{what}: {_count(containers, 'container')}: {_some(pods)}."
 
 
 def _count(listed: Sized, what: str) -> str:

@@ -11,6 +11,8 @@ from html import escape
 
 from hami_cli.output import columns, plain, strong
 from hami_cli.report_document import Bar, Chart, Document, Section, Table
+from hami_cli.tables import cut_middle
+from hami_protocol.figures import rounded
 
 WIDTH = 100
 MOST_BARS = 200
@@ -108,8 +110,8 @@ def _bars(bar: Bar, y: int) -> str:
     figures = [figure for figure in (bar.percent, bar.second_percent) if figure is not None]
     room = _CHART_PIXELS - _LABEL_PIXELS - 110
     thickness = 16 // len(figures)
-    label = bar.label if len(bar.label) <= 46 else f"{bar.label[:45]}…"
-    said = " / ".join(f"{figure:.0f} %" for figure in figures)
+    label = cut_middle(bar.label, 46)
+    said = " / ".join(f"{rounded(figure)} %" for figure in figures)
     drawn = "".join(
         f'<rect class="track" x="{_LABEL_PIXELS}" y="{y + place * thickness}" width="{room}" height="{thickness - 1}"/>'
         f'<rect class="bar{place}" x="{_LABEL_PIXELS}" y="{y + place * thickness}" width="{room * min(max(figure, 0.0), 100.0) / 100:.1f}" '

@@ -11,10 +11,11 @@ from hami_cli import ask, live
 from hami_cli.exits import USAGE, run
 from hami_cli.output import Format, OutputOption, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
+from hami_cli.pod_names import pod_name
 
 
 def resize(
-    pod: Annotated[str, typer.Argument(help="Name of the pod.")],
+    pod: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or pod/NAME.")],
     memory_mib: Annotated[
         int | None, typer.Option("--memory-mib", min=1, help="Memory on each of the container's devices.", show_default=False)
     ] = None,
@@ -24,7 +25,7 @@ def resize(
     container: Annotated[
         str, typer.Option("--container", "-c", help="Which container, where several have shares.", show_default=False)
     ] = "",
-    namespace: NamespaceOption = "default",
+    namespace: NamespaceOption = "",
     output: OutputOption = Format.TABLE,
     url: SchedulerOption = "",
     token: TokenOption = "",
@@ -42,7 +43,8 @@ def resize(
     if memory_mib is None and cores is None:
         typer.echo("hami resize: nothing was asked for; accepted: --memory-mib, --cores, or both", err=True)
         raise SystemExit(USAGE)
-    wish: dict[str, Any] = {"namespace": namespace, "pod": pod, "container": container, "memoryMib": memory_mib, "cores": cores}
+    namespace, name = pod_name(pod, namespace, kubeconfig, context)
+    wish: dict[str, Any] = {"namespace": namespace, "pod": name, "container": container, "memoryMib": memory_mib, "cores": cores}
     live.progress("booking, and waiting for the node's agent")
     content = run("resize", ask.post(ask.scheduler(url, token, kubeconfig, context), "/v1/resize", msgspec.json.encode(wish)))
     answer = msgspec.json.decode(content, type=dict[str, Any])

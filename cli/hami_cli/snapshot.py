@@ -39,6 +39,10 @@ class NodeFact(_Fact, frozen=True, kw_only=True):
     name: str
     ready: bool
     schedulable: bool
+    alive: bool | None = None
+    """Whether its agents report; None where the registry was not reached."""
+    containers: int = 0
+    """How many containers hold anything of its cards."""
 
 
 class BookedCard(CardFact, frozen=True, kw_only=True):
@@ -176,10 +180,21 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
     caveats += dict.fromkeys(
         f"pod {each.namespace}/{each.pod} holds card {each.uuid}, which node {each.node} no longer registers" for each in lost
     )
+    containers: dict[str, set[tuple[str, str, str]]] = {}
+    for fact in held:
+        containers.setdefault(fact.node, set()).add((fact.namespace, fact.pod, fact.container))
     return Snapshot(
         time=time,
         nodes=tuple(
-            NodeFact(name=node.metadata.name, ready=_is_ready(node), schedulable=not node.spec.unschedulable)
+            NodeFact(
+                name=node.metadata.name,
+                ready=_is_ready(node),
+                schedulable=not node.spec.unschedulable,
+                alive=None
+                if heard.inventory is None
+                else all(alive.get((node.metadata.name, kind), True) for kind in _types(node, devices)),
+                containers=len(containers.get(node.metadata.name, ())),
+            )
             for node in ordered_nodes
             if devices[node.metadata.name]
         ),
@@ -190,6 +205,10 @@ def take(nodes: Iterable[Node], pods: Iterable[Pod], heard: Heard, catalog: Cata
         measured=bool(heard.usage),
         caveats=tuple(caveats),
     )
+
+
+def _types(node: Node, devices: Mapping[str, list[tuple[str, RegisteredDevice]]]) -> set[str]:
+    return {device_type for device_type, _ in devices[node.metadata.name]}
 
 
 def _devices(node: Node, catalog: Catalog, caveats: list[str]) -> list[tuple[str, RegisteredDevice]]:

@@ -13,6 +13,7 @@ from hami_cli.exits import FAILED, reason_of, run
 from hami_cli.output import Format, OutputOption, columns, percent, show
 from hami_cli.places import ContextOption, DeviceConfigOption, KubeconfigOption, NatsOption, RegistryOption, TokenOption
 from hami_cli.summary_facts import Summary, SummaryError, of_metrics, of_snapshot
+from hami_protocol.figures import rounded
 
 MOST_BYTES = 256 * 1024 * 1024
 SHOWN_PODS = 20
@@ -82,14 +83,20 @@ def text(found: Summary) -> str:
     namespaces = columns(
         ("NAMESPACE", "MEMORY MIB", "OF BOOKED", "CORES", "OF BOOKED"),
         (
-            (each.namespace, f"{each.memory_mib:.0f}", f"{each.memory_percent:.0f} %", f"{each.cores:.0f}", f"{each.cores_percent:.0f} %")
+            (
+                each.namespace,
+                f"{each.memory_mib:.0f}",
+                f"{rounded(each.memory_percent)} %",
+                f"{each.cores:.0f}",
+                f"{rounded(each.cores_percent)} %",
+            )
             for each in found.namespaces
         ),
     )
     pods = columns(
         ("NAMESPACE", "POD", "MEMORY MIB", "OF BOOKED", "CORES"),
         (
-            (each.namespace, each.pod, f"{each.memory_mib:.0f}", f"{each.memory_percent:.0f} %", f"{each.cores:.0f}")
+            (each.namespace, each.pod, f"{each.memory_mib:.0f}", f"{rounded(each.memory_percent)} %", f"{each.cores:.0f}")
             for each in found.pods[:SHOWN_PODS]
         ),
     )

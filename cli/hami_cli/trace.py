@@ -12,13 +12,14 @@ from hami_cli import live
 from hami_cli.exits import CommandError, run
 from hami_cli.output import Format, OutputOption, columns, show
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, NatsOption, RegistryOption, TokenOption
+from hami_cli.pod_names import pod_name
 from hami_cli.timeline import Timeline, moment, timeline, whole_second
 from hami_runtime.kube.cluster import EVENTS, PODS, NotFound
 
 
 def trace(
-    pod: Annotated[str, typer.Argument(help="Name of the pod; also of one that is gone, as long as the log has it.")],
-    namespace: NamespaceOption = "default",
+    pod: Annotated[str, typer.Argument(help="NAME, NAMESPACE/NAME or pod/NAME; also of one that is gone, as long as the log has it.")],
+    namespace: NamespaceOption = "",
     output: OutputOption = Format.TABLE,
     kubeconfig: KubeconfigOption = "",
     context: ContextOption = "",
@@ -33,7 +34,7 @@ def trace(
     $ hami trace first-share
     """
     where = live.Where(kubeconfig=kubeconfig, context=context, nats=nats, registry=registry, token=token)
-    found = run("trace", _gather(where, namespace, pod))
+    found = run("trace", _gather(where, *pod_name(pod, namespace, kubeconfig, context)))
     show(found, output, lambda: text(found))
 
 

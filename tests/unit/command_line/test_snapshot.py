@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_cli import checks, top
+from hami_cli import checks
 from hami_cli.report_facts import report
 from hami_cli.snapshot import Heard
 from hami_cli.summary_facts import of_snapshot
-from hami_cli.top import What
+from hami_cli.top_rows import What, as_table, listing
 from hami_protocol import keys
 from hami_protocol.cordon import cordoned
 from hami_protocol.events import ContainerUsage, DeviceUsage, NodeUsage, PodRefused
@@ -103,7 +103,7 @@ def test_a_container_whose_grant_cannot_be_read_is_unenforced_in_every_form() ->
     pod = a_holder("p", "n1", a_held("GPU-a", 4000, 30))
     usage = NodeUsage(node="n1", containers=(ContainerUsage(pod=pod_ref(pod), container="main", devices=(), enforced=False),))
     snapshot = seen([a_gpu_node("n1", "GPU-a")], [pod], Heard(usage=(usage,)))
-    assert "unenforced" in top.table(snapshot, What.PODS)
+    assert "unenforced" in as_table(listing(snapshot, What.PODS))
     assert any("without being held to a limit: 1 container: default/p" in found for found in report(snapshot).findings)
     (check,) = checks.unenforced(snapshot)
     assert (check.outcome, "default/p (container main)" in check.detail) == (checks.Outcome.FAILED, True)
@@ -140,12 +140,23 @@ def test_a_pod_that_waits_has_the_schedulers_reason_and_one_that_asks_for_nothin
 
 def test_top_shows_nodes_cards_and_pods() -> None:
     snapshot = seen([a_gpu_node("n1", "GPU-a", "GPU-b")], [a_holder("p", "n1", a_held("GPU-a", 12288, 25)), a_pod("waits", gpu=1)])
-    assert top.table(snapshot, What.NODES).splitlines()[1].split() == ["n1", "ok", "2", "12288", "49152", "25", "%", "12", "%", "1"]
-    assert top.table(snapshot, What.CARDS).splitlines()[1].split()[-6:] == ["12288", "24576", "25/100", "1/10", "-", "-"]
-    pods = top.table(snapshot, What.PODS)
+    assert as_table(listing(snapshot, What.NODES)).splitlines()[1].split() == [
+        "n1",
+        "unknown",
+        "2",
+        "12288",
+        "49152",
+        "25",
+        "%",
+        "13",
+        "%",
+        "1",
+    ]
+    assert as_table(listing(snapshot, What.CARDS)).splitlines()[1].split()[-6:] == ["12288", "24576", "25/100", "1/10", "-", "-"]
+    pods = as_table(listing(snapshot, What.PODS))
     assert pods.splitlines()[1].split() == ["default", "p", "main", "n1", "GPU-a", "share", "12288", "25", "-", "-", "success"]
     assert "not tried yet" in pods
-    assert top.listed(snapshot, What.PODS, "other") == ()
+    assert listing(snapshot, What.PODS, namespace="other").facts == ()
 
 
 def test_a_cordon_annotation_is_read_as_the_scheduler_reads_it() -> None:

@@ -73,6 +73,7 @@ class _User(_Part, frozen=True, kw_only=True):
 class _Context(_Part, frozen=True, kw_only=True):
     cluster: str
     user: str | None = None
+    namespace: str | None = None
 
 
 class _NamedCluster(_Part, frozen=True, kw_only=True):
@@ -154,6 +155,16 @@ def from_files(path: str, context: str | None = None) -> Account | None:
         server_name=cluster.tls_server_name or "",
         proxy=cluster.proxy_url or "",
     )
+
+
+def namespace_of(path: str, context: str | None = None) -> str:
+    """The namespace of ``context`` (None: the current one) in the kubeconfig at ``path``; empty where it names none or cannot be read."""
+    try:
+        config = msgspec.convert(yaml.safe_load(Path(path).read_text(encoding="utf-8")), _Config)
+    except (OSError, ValueError, yaml.YAMLError):
+        return ""
+    chosen = {each.name: each.context for each in config.contexts or ()}.get(context or config.current_context or "")
+    return (chosen.namespace or "") if chosen else ""
 
 
 def _named(where: str, name: str, found: dict[str, T]) -> T:
