@@ -469,6 +469,10 @@ class FaultyFiles:
         self._process.step()
         self._inner.store(path, words)
 
+    async def shorten(self, folder: str, *, limit_bytes: int) -> dict[str, int]:
+        self._process.step()
+        return await self._inner.shorten(folder, limit_bytes=limit_bytes)
+
     def make_folder(self, path: str, *, mode: int = 0o755) -> None:
         self._process.step()
         self._inner.make_folder(path, mode=mode)

@@ -97,11 +97,12 @@ class Turns:
         self._keep(subject, sequence)
         theirs = None if last is None else _opened(last)
         leading = self._leading()
-        still = [each for each in said if self._is_still_said(each[0], theirs, leading=leading)]
         if last is None or theirs is None:
-            return still
-        self._picture.grants.observe(theirs, event_id(last))  # the feed will bring it, but not before we speak
-        known = {event_id for _, event_id in still}
+            return [each for each in said if self._is_still_said(each[0], theirs, leading=leading)]
+        last_id = event_id(last)  # the other replica derives the same id from the same Binding
+        still = [each for each in said if each[1] != last_id and self._is_still_said(each[0], theirs, leading=leading)]
+        self._picture.grants.observe(theirs, last_id)  # the feed will bring it, but not before we speak
+        known = {last_id, *(each_id for _, each_id in still)}
         lacking = [(each.event, each.event_id) for each in self._missing(theirs.pod) if each.event_id not in known]
         if any(_is_of(event, theirs.pod) for event, _ in still):
             return [*still, *lacking]

@@ -142,6 +142,22 @@ def test_a_grant_and_a_lapse_that_cross_do_not_contradict_each_other(grant_first
     assert virtual.run(main()) == said
 
 
+def test_an_event_that_both_replicas_derive_from_one_binding_is_published_once() -> None:
+    """The new leader has published the assignment that the former leader still holds, under the same id."""
+
+    async def main() -> str:
+        bus = await a_log()
+        led, leads = Replica(bus, leading=False, bound=True), Replica(bus, leading=True, bound=True)
+        led.outbox.put(a_word("A"), "u/assigned/1")
+        led.outbox.put(a_word("G"), "u/allocating/1")
+        leads.outbox.put(a_word("A"), "u/assigned/1")
+        await leads.speak()
+        await led.speak()
+        return told(bus)
+
+    assert virtual.run(main()) == "AG"
+
+
 def test_a_grant_of_a_pod_that_runs_is_said_though_the_next_leader_has_let_it_lapse() -> None:
     """Its Binding took effect after the next leader had read the pods."""
 
