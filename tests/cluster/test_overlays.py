@@ -28,6 +28,8 @@ kubectl = functools.partial(running_kubectl.kubectl, timeout_seconds=120.0)
 """For a hundred objects and more, on a machine that has other things to do."""
 STRICTLY = ("apply", "--validate=strict", "--warnings-as-errors")
 COMPONENTS = [*variants.COMPONENTS, "beside-hami"]
+CONTROLLERS = ("serviceaccount-controller", "garbage-collector-controller")
+"""The harness waits for the first one's accounts; without the second no object is ever deleted in the foreground."""
 OF_OTHERS = {
     "cert-manager.io": {"Certificate": "certificates", "Issuer": "issuers"},
     "monitoring.coreos.com": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
@@ -55,9 +57,7 @@ def a_definition(group: str, kind: str, plural: str) -> dict[str, Any]:
 async def plane() -> AsyncIterator[ControlPlane]:
     if reason := building.lacking():
         pytest.fail(f"no real Kubernetes here: {reason}", pytrace=False)
-    async with ControlPlane(
-        controllers=("garbage-collector-controller",)
-    ) as running:  # without it no object is ever deleted in the foreground
+    async with ControlPlane(controllers=CONTROLLERS) as running:
         definitions = running.folder / "definitions.yaml"
         found = [a_definition(group, kind, plural) for group, kinds in OF_OTHERS.items() for kind, plural in kinds.items()]
         definitions.write_text(yaml.safe_dump_all(found))
