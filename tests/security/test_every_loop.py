@@ -40,7 +40,6 @@ ISOLATED = {
     "outcomes.OutcomeFollower.follow": "test_registry_loops.py::test_an_outcome_that_fails_keeps_no_other_from_being_carried_out",
     "reports.ReportGate._check_for_ever": OTHER + "the_gate_passes_the_next_report",
     "follower.Follower._for_ever": OTHER + "the_ledger_follows_a_stream_again",
-    "follower.Follower._take": OTHER + "the_ledger_follows_a_stream_again",
     "follower.Follower.sweep": OTHER + "the_ledger_is_swept_again",
     "feed.Feed._follow": OTHER + "the_page_shows_the_next_event",
     "feed.Feed._ask": OTHER + "the_page_asks_the_scheduler_again",

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import structlog
 
-from hami_billing.store import Store
+from hami_billing.store import DatabaseUnavailable, Store
 from hami_protocol import subjects
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError
@@ -89,16 +89,25 @@ class Follower:
                     self._caught_up.add(stream.name)
 
     async def _take(self, stream: StreamSpec, batch: list[Delivery]) -> None:
+        """Write a batch; where it cannot be written, one event after the other, without those that never can."""
         events = [(delivery.sequence, *self._read(stream, delivery.message)) for delivery in batch]
-        while True:  # a batch that was not written must not be passed over
-            try:
-                await asyncio.to_thread(self._store.take, stream.name, events)
-            except Exception as exc:
-                if len(events) == 1:
-                    self._isolation.failed(f"message {events[0][0]} of {stream.name}", exc)
-                raise
-            break
+        try:
+            await asyncio.to_thread(self._store.take, stream.name, events)
+        except DatabaseUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 - each is tried alone, and reported there
+            for sequence, event, when in events:
+                await self._take_one(stream, sequence, event, when)
         self._events.add(len(events), {"stream": stream.name})
+
+    async def _take_one(self, stream: StreamSpec, sequence: int, event: Event | None, when: int) -> None:
+        try:
+            await asyncio.to_thread(self._store.take, stream.name, [(sequence, event, when)])
+        except DatabaseUnavailable:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the failure of this event, which must not keep others out
+            self._isolation.failed(f"message {sequence} of {stream.name}", exc)
+            await asyncio.to_thread(self._store.take, stream.name, [(sequence, None, 0)])
 
     def _read(self, stream: StreamSpec, message: Message) -> tuple[Event | None, int]:
         try:

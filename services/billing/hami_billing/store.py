@@ -66,6 +66,10 @@ _CARDS = sa.Table(
 )
 
 
+DatabaseUnavailable = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
+"""The database cannot be reached, or not written to, now: whoever writes tries again."""
+
+
 class Store:
     """The tables, made where they are missing."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hami_billing.store import Store
 from hami_protocol import subjects
-from hami_protocol.events import LivenessChanged, PodReleased
+from hami_protocol.envelope import Message
+from hami_protocol.events import Event, LivenessChanged, PodReleased
 from tests.contract.billing.conftest import MIB, Ledger, a_pod, granted, reported, resized, shares
 
 
@@ -87,10 +89,24 @@ async def test_cards_come_and_go_and_are_sick(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[" * 100_000, b'{"type":"pod_released"}'])
 async def test_what_cannot_be_read_holds_up_nothing(ledger: Ledger, data: bytes) -> None:
-    from hami_protocol.envelope import Message
-
     await ledger.bus.publish(Message(subject=subjects.grant("n1", "team", "x"), data=data))
     await ledger.publish(reported("GPU-0"), 0)
     await ledger.publish(granted(a_pod("a")), 0)
     await ledger.take_all()
     assert ledger.seconds(0, 100) == {"a": 25, "idle": 75}
+
+
+async def test_an_event_that_can_never_be_written_holds_up_no_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Store.take
+
+    def taking(self: Store, stream: str, events: list[tuple[int, Event | None, int]]) -> None:
+        if any(event is not None and getattr(getattr(event, "pod", None), "name", "") == "poison" for _, event, _ in events):
+            raise RecursionError
+        take(self, stream, events)
+
+    monkeypatch.setattr(Store, "take", taking)
+    await ledger.publish(reported("GPU-0"), 0)
+    for name in ("a", "poison", "b"):
+        await ledger.publish(granted(a_pod(name)), 0)
+    await ledger.take_all()
+    assert ledger.seconds(0, 100) == {"a": 25, "b": 25, "idle": 50}
