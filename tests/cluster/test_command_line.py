@@ -72,7 +72,7 @@ async def test_what_comes_is_followed_through_the_api_server(world: World, shell
     async with shell.following("events", "--follow", "--since", "1h") as lines:
         assert " default/" in await anext(lines)  # it listens
         await world.apply(a_pod("followed", a_container(mib=100)))
-        mine = (line.split()[3] async for line in lines if "default/followed" in line)
+        mine = (line.split()[2] async for line in lines if "default/followed" in line)
         assert [await anext(mine) for _ in range(3)] == ["assigned", "allocating", "success"]
 
 
