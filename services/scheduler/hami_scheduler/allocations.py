@@ -69,13 +69,14 @@ class GrantLog:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._said: dict[str, Said] = {}
-        self._released: OrderedDict[str, None] = OrderedDict()
+        self._released: OrderedDict[str, str] = OrderedDict()
+        """The node that reported it, where the log had nothing of the pod before; empty where it agrees with what the log had."""
 
     def observe(self, event: AllocationEvent, event_id: str = "") -> None:
         """Take one event of the log, in its order, or one of ours that is on its way there. Seeing it twice changes nothing."""
         uid = event.pod.uid
         match event:
-            case PodAssigned() if uid in self._released or (uid in self._said and self._said[uid].granted):
+            case PodAssigned() if self._is_over(uid, event.node) or (uid in self._said and self._said[uid].granted):
                 pass  # what is bound is bound, and what is over is over: this word is late
             case PodAssigned():
                 self._said[uid] = Said(pod=event.pod, node=event.node, granted=False, begun=True, attempt=event_id.rpartition("/")[2])
@@ -91,16 +92,26 @@ class GrantLog:
                 | ShareResizeApplied()
                 | ShareResizeRefused()
             ):
-                self._said[uid] = self._granted_on(event)
+                if not self._is_over(uid, event.node) and self._counts(event):
+                    self._said[uid] = self._granted_on(event)
             case AssignmentLapsed():
                 earlier = self._said.get(uid)
                 if earlier is not None and not earlier.granted and earlier.node == event.node:
                     del self._said[uid]
-            case PodReleased():
-                self._said.pop(uid, None)
-                self._released[uid] = None
+            case PodReleased() if self._counts(event):
+                known = self._said.pop(uid, None) is not None or not self._released.get(uid, event.node)
+                self._released[uid] = "" if known else event.node
                 if len(self._released) > REMEMBERED_RELEASES:
                     self._released.popitem(last=False)
+
+    def _is_over(self, uid: str, node: str) -> bool:
+        """Whether a pod that is on ``node`` was released. An agent that reports the release of another node's pod changes nothing."""
+        return self._released.get(uid, "-") in {"", node}
+
+    def _counts(self, event: AllocationEvent) -> bool:
+        """Whether ``event`` can be true: an outcome is not, of a pod that the scheduler has placed on another node than the outcome names."""
+        said = self._said.get(event.pod.uid)
+        return said is None or said.node == event.node or isinstance(event, ShareResized) or not said.begun
 
     def _granted_on(self, event: AllocationEvent) -> Said:
         """What the log says of a pod with ``event``, which says at least that it was granted something on that node."""
@@ -121,8 +132,9 @@ class GrantLog:
         return said.assignments if said is not None and said.node == node else ()
 
     def forget_all(self) -> None:
-        """The log has lost messages, and is read anew. What was released stays released."""
+        """The log has lost messages, and is read anew."""
         self._said.clear()
+        self._released.clear()
 
     def granted(self, uid: str) -> bool:
         """Whether the log says that the pod was granted what it holds, and not only that room was reserved."""
@@ -173,7 +185,7 @@ class GrantLog:
 
     def _from_the_start(self, grant: PodAllocating) -> Iterator[Missing]:
         """A grant, and before it the word that it was assigned, where the log has none of the pod: what was said of it died with who said it."""
-        if not self.begins(grant.pod.uid) and grant.pod.uid not in self._released:
+        if not self.begins(grant.pod.uid) and not self._is_over(grant.pod.uid, grant.node):
             yield assigned(grant)
         yield allocating(grant)
 

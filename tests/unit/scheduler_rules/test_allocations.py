@@ -7,7 +7,7 @@ import pytest
 
 from hami_devices.catalog import Catalog
 from hami_protocol import keys
-from hami_protocol.events import AllocationSucceeded, AssignmentLapsed, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.events import AllocationFailed, AllocationSucceeded, AssignmentLapsed, PodAllocating, PodAssigned, PodReleased
 from hami_protocol.kubernetes import Pod, PodStatus
 from hami_protocol.subjects import DAY_SECONDS
 from hami_scheduler.allocations import RESTARTED, GrantLog
@@ -145,3 +145,36 @@ def test_a_late_lapse_of_another_node_takes_no_grant_back(log: GrantLog) -> None
 def test_a_record_that_cannot_be_read_is_not_granted(log: GrantLog) -> None:
     pod = a_pod(gpu=1, node_name="n1", annotations={"hami.io/vgpu-devices-allocated": "rubbish", keys.BIND_PHASE: "allocating"})
     assert said(log, [pod]) == []
+
+
+def test_an_outcome_that_comes_behind_the_release_grants_nothing(log: GrantLog) -> None:
+    log.observe(granted())
+    log.observe(PodReleased(pod=a_ref(), node="n1"))
+    log.observe(AllocationFailed(pod=a_ref(), node="n1", reason=""))
+    assert not log.holds("uid-p1")
+    assert said(log, []) == []
+
+
+@pytest.mark.parametrize("outcome", [AllocationSucceeded, AllocationFailed, PodReleased])
+def test_an_outcome_from_another_node_than_the_pods_changes_nothing(log: GrantLog, outcome: type[AllocationSucceeded]) -> None:
+    log.observe(assigned())
+    log.observe(granted())
+    log.observe(msgspec.convert({"type": outcome.__struct_config__.tag, "pod": a_ref(), "node": "n2", "reason": ""}, outcome))
+    assert log.holds("uid-p1")
+    assert said(log, [bound()]) == []
+
+
+def test_a_release_that_another_node_reports_before_the_pod_is_known_ends_no_story(log: GrantLog) -> None:
+    log.observe(PodReleased(pod=a_ref(), node="n2"))
+    assert said(log, [bound()]) == FROM_THE_START
+    log.observe(assigned())
+    assert log.holds("uid-p1")
+
+
+def test_after_a_loss_an_assignment_whose_release_was_lost_lapses(log: GrantLog) -> None:
+    log.observe(assigned())
+    log.observe(granted())
+    log.observe(PodReleased(pod=a_ref(), node="n1"))
+    log.forget_all()
+    log.observe(assigned())
+    assert [kind for kind, _ in said(log, [])] == ["AssignmentLapsed"]
