@@ -7,12 +7,12 @@ from hami_devices.rules import Demand
 
 
 def whole_device(state: DeviceState, request: DeviceRequest) -> Demand | Reason:
-    """Take all memory and cores of a device that has no other share."""
+    """All memory and cores of a device that has no other share."""
     del request
     return Reason.EXCLUSIVE if state.used_shares else Demand(memory_mib=state.device.memory_mib, cores=state.device.cores)
 
 
 def slot_only(state: DeviceState, request: DeviceRequest) -> Demand:
-    """Take one slot and the requested cores, and no memory."""
+    """One slot and the requested cores, no memory."""
     del state
     return Demand(memory_mib=0, cores=request.cores)

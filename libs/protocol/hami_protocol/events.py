@@ -215,34 +215,7 @@ class NodeUsage(_Event, frozen=True, kw_only=True, tag="node_usage"):
 DeviceEvent = DevicesReported | LivenessChanged
 GrantEvent = PodAssigned | AssignmentLapsed | PodAllocating | ShareResized | PodReleased
 OutcomeEvent = ContainerServed | AllocationSucceeded | AllocationFailed | ShareResizeApplied | ShareResizeRefused | PodReleased
-AllocationEvent = (
-    PodAssigned
-    | AssignmentLapsed
-    | PodAllocating
-    | ShareResized
-    | PodReleased
-    | ContainerServed
-    | AllocationSucceeded
-    | AllocationFailed
-    | ShareResizeApplied
-    | ShareResizeRefused
-)
+AllocationEvent = GrantEvent | OutcomeEvent
 VerdictEvent = PodRefused | PodPlaced
 UsageEvent = NodeUsage
-Event = (
-    DevicesReported
-    | LivenessChanged
-    | PodAssigned
-    | AssignmentLapsed
-    | PodAllocating
-    | ShareResized
-    | PodReleased
-    | ContainerServed
-    | AllocationSucceeded
-    | AllocationFailed
-    | ShareResizeApplied
-    | ShareResizeRefused
-    | PodRefused
-    | PodPlaced
-    | NodeUsage
-)
+Event = DeviceEvent | AllocationEvent | VerdictEvent | UsageEvent

@@ -39,18 +39,6 @@ _IN_HAND: Final = 500
 _LONGEST_PAUSE_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _REASON_CHARACTERS: Final = 300
-_AllocationEvents = (
-    events.PodAssigned
-    | events.AssignmentLapsed
-    | events.PodAllocating
-    | events.ShareResized
-    | events.PodReleased
-    | events.ContainerServed
-    | events.AllocationSucceeded
-    | events.AllocationFailed
-    | events.ShareResizeApplied
-    | events.ShareResizeRefused
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +138,7 @@ class OutcomeFollower:
         except EventError as exc:
             await self._terminate(delivery, str(exc))
             return
-        if not isinstance(event, _AllocationEvents):
+        if not isinstance(event, events.AllocationEvent):
             await self._terminate(delivery, "does not belong on this stream")
             return
         if isinstance(event, events.PodAllocating):
