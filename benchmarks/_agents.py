@@ -24,7 +24,7 @@ async def agents(bus: Bus) -> AsyncIterator[None]:
             async for delivery in deliveries:
                 granted = open_message(delivery.message)
                 if isinstance(granted, PodAllocating):
-                    outbox.put(AllocationSucceeded(pod=granted.pod, node=granted.node), f"{granted.pod.uid}-success", by_agent=True)
+                    outbox.put(AllocationSucceeded(pod=granted.pod, node=granted.node), f"{granted.pod.uid}-success")
 
     tasks = [asyncio.create_task(serve()), asyncio.create_task(outbox.run(asyncio.Event()))]
     yield

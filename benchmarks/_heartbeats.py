@@ -51,7 +51,7 @@ async def report(url: str, nodes: int, cards: int) -> None:
             if (wait := due - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-            await bus.publish(seal(event, event_id=f"{event.node}-{round_}", source="/hami/node-agent/benchmark", time=now, by_agent=True))
+            await bus.publish(seal(event, event_id=f"{event.node}-{round_}", source="/hami/node-agent/benchmark", time=now))
 
 
 if __name__ == "__main__":

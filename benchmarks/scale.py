@@ -65,7 +65,7 @@ def one(name: str, value: float, unit: str) -> Measurement:
 def of_one_node() -> list[Measurement]:
     """What one node costs, whatever the cluster's size."""
     event = a_report(0)
-    message = seal(event, event_id="e", source="/hami/node-agent/n", time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", by_agent=True)
+    message = seal(event, event_id="e", source="/hami/node-agent/n", time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
     (node,) = _world.nodes(1, CARDS)
     state = ClusterState(Catalog())
     inventory = Inventory(state, Catalog())

@@ -102,7 +102,7 @@ async def served(world: World, pod: Pod) -> None:
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     async with jetstream.connect(world.installation.nats_url, name="node-agent-old") as bus:
         await bus.wait_connected()
-        await bus.publish(seal(event, event_id=f"{pod.metadata.uid}-success", source="/hami/node-agent/old", time=now, by_agent=True))
+        await bus.publish(seal(event, event_id=f"{pod.metadata.uid}-success", source="/hami/node-agent/old", time=now))
     await world.until(pod.metadata.name, lambda each: each.metadata.annotations.get(keys.BIND_PHASE) == "success")
 
 

@@ -58,7 +58,7 @@ async def outbox(world: World, error: Exception) -> None:
     fail(world.bus, "publish", lambda message, **_: "bad" in message.headers[EVENT_ID], error=error)
     for name in ("bad", "good"):
         ref = PodRef(namespace="default", name=name, uid=name)
-        world.agent.outbox.put(PodReleased(pod=ref, node="n1", reason="gone"), f"{name}/released", by_agent=True)
+        world.agent.outbox.put(PodReleased(pod=ref, node="n1", reason="gone"), f"{name}/released")
     await asyncio.sleep(60)
     assert [event.pod.name for event in world.said(PodReleased)] == ["good"]
     assert world.agent.outbox.pending == 0

@@ -358,7 +358,7 @@ async def test_what_it_reports_of_other_nodes_pods_is_refused(world: World) -> N
                         await asyncio.sleep(0.05)
             truth = events.PodReleased(pod=pod, node=VICTIM)
             await (await connected(victim)).publish(
-                Message(subject=subjects.subject_of(truth, by_agent=True), data=msgspec.json.encode(truth))
+                Message(subject=subjects.subject_of(truth, subjects.agent_source(VICTIM)), data=msgspec.json.encode(truth))
             )
             async with asyncio.timeout(60):
                 found = await everything(world)

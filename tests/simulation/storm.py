@@ -170,7 +170,7 @@ class Storm:
         time = town.clock.utc().isoformat().replace("+00:00", "Z")
         town.faults.tell(f"{node}'s agent publishes {type(event).__name__} of {pod}, which is on {seen.node}")
         with suppress(BusError):
-            await town.bus.publish(seal(event, event_id=f"lie/{self._lies}", source="/liar", time=time, by_agent=True))
+            await town.bus.publish(seal(event, event_id=f"lie/{self._lies}", source=subjects.agent_source("liar"), time=time))
 
     def _lose_tail(self) -> None:
         stream = self.chance.choice([subjects.ALLOCATIONS, subjects.DEVICES, subjects.VERDICTS])

@@ -64,7 +64,8 @@ class Scene:
         """Publish as an agent does, or as somebody did at a time of the past."""
         self._said += 1
         at = (time or datetime.now(UTC)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self.world.bus.publish(envelope.seal(event, event_id=f"scene/{self._said}", source="/scene", time=at, by_agent=by_agent))
+        source = subjects.agent_source("scene") if by_agent else "/scene"
+        await self.world.bus.publish(envelope.seal(event, event_id=f"scene/{self._said}", source=source, time=at))
 
     async def add_node(self, name: str, model: str, memory_mib: int, count: int, **annotations: str) -> None:
         """A node with so many cards, whose agent reports."""

@@ -35,19 +35,16 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 _DECODER: msgspec.json.Decoder[events.Event] = msgspec.json.Decoder(events.Event)
 
 
-def seal(
-    event: events.Event, *, event_id: str, source: str, time: str, message_id: str = "", traceparent: str = "", by_agent: bool = False
-) -> Message:
+def seal(event: events.Event, *, event_id: str, source: str, time: str, message_id: str = "", traceparent: str = "") -> Message:
     """Return the message that carries ``event``.
 
     Args:
         event: what happened.
         event_id: unique for what happened, and the same when it is published again.
-        source: who says it, as ``/hami/scheduler/<identity>``.
+        source: its publisher, as ``/hami/scheduler/<identity>``.
         time: RFC 3339, UTC.
         message_id: what the stream de-duplicates by; empty where a second copy does no harm, as in a stream that keeps the last message alone.
         traceparent: W3C trace context, empty for none.
-        by_agent: see ``subjects.subject_of``.
     """
     data = _ENCODER.encode(event)
     if len(data) > MAX_EVENT_BYTES:
@@ -64,7 +61,7 @@ def seal(
         headers[MESSAGE_ID] = message_id
     if traceparent:
         headers[TRACE_PARENT] = traceparent
-    return Message(subject=subjects.subject_of(event, by_agent=by_agent), data=data, headers=headers)
+    return Message(subject=subjects.subject_of(event, source), data=data, headers=headers)
 
 
 def open_message(message: Message) -> events.Event:
@@ -78,7 +75,7 @@ def open_message(message: Message) -> events.Event:
         expected = subjects.subject_of(event)
     except ValueError as exc:
         raise EventError(f"on {message.subject}: {exc}") from exc
-    if expected != message.subject and subjects.subject_of(event, by_agent=True) != message.subject:
+    if message.subject not in (expected, subjects.subject_of(event, subjects.AGENT_SOURCE)):
         raise EventError(f"on {message.subject}: carries an event that belongs on {expected}")
     return event
 

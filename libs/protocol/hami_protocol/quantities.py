@@ -41,8 +41,8 @@ ACCEPTED_COUNT: Final = f"a whole number from 0 to {MAX_VALUE}"
 ACCEPTED_PERCENT: Final = "a whole number from 0 to 100"
 
 
-def _split(value: str | float, field: str) -> tuple[Fraction, bool, bool]:
-    """Return the exact value, and whether it was written with a binary suffix or with an exponent."""
+def _split(value: str | float, field: str) -> tuple[Fraction, bool]:
+    """Return the exact value, and whether it has a binary suffix."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError(field, value, ACCEPTED)
     text = value if isinstance(value, str) else repr(value)
@@ -53,18 +53,18 @@ def _split(value: str | float, field: str) -> tuple[Fraction, bool, bool]:
 
 
 @lru_cache(maxsize=4096)
-def _read(text: str) -> tuple[Fraction, bool, bool] | None:
+def _read(text: str) -> tuple[Fraction, bool] | None:
     """What ``_split`` returns; None where ``text`` has not the shape. A cluster's pods ask for the same few amounts over and over."""
     match = _SHAPE.fullmatch(text)
     if match is None:
         return None
     number = Fraction(match["number"])
     if match["exponent"] is not None:
-        return number * Fraction(10) ** int(match["exponent"]), False, True
+        return number * Fraction(10) ** int(match["exponent"]), False
     suffix = match["suffix"] or ""
     if suffix in _BINARY:
-        return number * _BINARY[suffix], True, False
-    return number * _DECIMAL[suffix], False, False
+        return number * _BINARY[suffix], True
+    return number * _DECIMAL[suffix], False
 
 
 def exact(value: str | float, *, field: str = "") -> Fraction:
@@ -82,7 +82,7 @@ def parse_count(value: str | float, *, field: str) -> int:
     Raises:
         QuantityError: fractional, negative, over 32 bits, or no quantity at all.
     """
-    number, binary, _ = _split(value, field)
+    number, binary = _split(value, field)
     if binary or number.denominator != 1 or not 0 <= number.numerator <= MAX_VALUE:
         raise QuantityError(field, value, ACCEPTED_COUNT)
     return number.numerator
@@ -94,7 +94,7 @@ def parse_percent(value: str | float, *, field: str) -> int:
     Raises:
         QuantityError: fractional, out of range, or no quantity at all.
     """
-    number, binary, _ = _split(value, field)
+    number, binary = _split(value, field)
     if binary or number.denominator != 1 or not 0 <= number.numerator <= 100:
         raise QuantityError(field, value, ACCEPTED_PERCENT)
     return number.numerator
@@ -111,36 +111,9 @@ def parse_memory_mib(value: str | float, *, field: str, unit_mib: int = 1) -> in
     Raises:
         QuantityError: fractional, negative, over 32 bits of MiB, or no quantity at all.
     """
-    number, binary, _ = _split(value, field)
+    number, binary = _split(value, field)
     mib, rest = divmod(number.numerator, MIB) if binary else (number.numerator * unit_mib, 0)
     if number.denominator != 1 or rest or not 0 <= mib <= MAX_VALUE:
         unit = "MiB" if unit_mib == 1 else f"units of {unit_mib} MiB"
         raise QuantityError(field, value, f"a whole number of {unit}, or one with Ki, Mi, Gi or Ti; at most {MAX_VALUE} MiB")
     return mib
-
-
-def canonical(value: str | float, *, field: str = "") -> str:
-    """The form in which the API server writes ``value``: no fraction, the largest suffix that keeps it exact.
-
-    Raises:
-        QuantityError: it is no quantity.
-    """
-    number, binary, exponent = _split(value, field)
-    if binary and number.denominator == 1 and abs(number) >= 1024:
-        whole = int(number)
-        suffix = ""
-        for name, factor in _BINARY.items():
-            if whole % factor == 0:
-                suffix, number = name, Fraction(whole, factor)
-        return f"{int(number)}{suffix}"
-    scaled = number * 10**9
-    nanos = -(-scaled.numerator // scaled.denominator)  # what is finer than a nano is rounded up
-    if nanos == 0:
-        return "0"
-    power = -9
-    while nanos % 1000 == 0 and power < 18:
-        nanos //= 1000
-        power += 3
-    if exponent:
-        return f"{nanos}e{power}" if power else str(nanos)
-    return f"{nanos}{ {-9: 'n', -6: 'u', -3: 'm', 0: '', 3: 'k', 6: 'M', 9: 'G', 12: 'T', 15: 'P', 18: 'E'}[power] }"

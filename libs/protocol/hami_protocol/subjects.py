@@ -9,9 +9,11 @@ from msgspec import Struct
 
 from hami_protocol import events
 from hami_protocol.errors import ProtocolError
+from hami_protocol.quantities import MIB
 
+AGENT_SOURCE: Final = "/hami/node-agent/"
+"""What the ``ce-source`` of an agent's events begins with; the node's name follows."""
 DAY_SECONDS = 24 * 3600
-MIB = 1024 * 1024
 MAX_MESSAGE_BYTES = 256 * 1024
 """Of every message on the bus, headers included: what a node's annotations may hold, which is what the largest message ends up in."""
 MOST_CONSUMERS = 1000
@@ -221,19 +223,24 @@ def inbox(node: str) -> str:
     return f"{INBOX}.{token(node)}"
 
 
-def subject_of(event: events.Event, *, by_agent: bool = False) -> str:
-    """The subject that ``event`` is published on.
+def agent_source(node: str) -> str:
+    """The ``ce-source`` of events that the agent of ``node`` publishes."""
+    return f"{AGENT_SOURCE}{node}"
+
+
+def subject_of(event: events.Event, source: str = "") -> str:
+    """The subject on which ``source`` publishes ``event``.
 
     Args:
         event: any event.
-        by_agent: for ``PodReleased``, which both sides say: the agent's own subject rather than the scheduler's.
+        source: its ``ce-source``. It matters for ``PodReleased`` alone: an agent publishes it among its outcomes, the scheduler among its grants.
     """
     match event:
         case events.DevicesReported():
             return devices(event.node, event.device_type)
         case events.LivenessChanged():
             return liveness(event.node, event.device_type)
-        case events.PodReleased() if not by_agent:
+        case events.PodReleased() if not source.startswith(AGENT_SOURCE):
             return grant(event.node, event.pod.namespace, event.pod.name)
         case events.PodAssigned() | events.AssignmentLapsed() | events.PodAllocating() | events.ShareResized():
             return grant(event.node, event.pod.namespace, event.pod.name)

@@ -178,13 +178,13 @@ class Outbox:
         """How many events the bus does not have yet."""
         return len(self._waiting)
 
-    def put(self, event: Event, event_id: str, by_agent: bool = False) -> None:
+    def put(self, event: Event, event_id: str) -> None:
         """Say ``event``, in the current trace; once, if an event of that id is still waiting.
 
         Raises:
             EventError: it is too large for the bus.
         """
-        waiting = self._sealed(event, event_id, by_agent=by_agent)
+        waiting = self._sealed(event, event_id)
         if event_id in self._waiting:
             return
         if len(self._waiting) >= self._capacity:
@@ -229,7 +229,7 @@ class Outbox:
 
     # Keeping
 
-    def _sealed(self, event: Event, event_id: str, *, by_agent: bool = False) -> _Waiting:
+    def _sealed(self, event: Event, event_id: str) -> _Waiting:
         time = self._clock.utc().astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         message = seal(
             event,
@@ -238,7 +238,6 @@ class Outbox:
             time=time,
             message_id=hmac.new(self._key, event_id.encode(), hashlib.sha256).hexdigest()[:32],
             traceparent=current_traceparent(),
-            by_agent=by_agent,
         )
         return _Waiting(event, message, self._clock.monotonic(), self._troubles)
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from kubernetes_asyncio.client import models
 from msgspec import Struct
 
-from hami_rig.apiserver import quantities
+from hami_rig import quantities
 from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_objects import Object
 from hami_runtime.kube.store_resources import EVENTS, Resource

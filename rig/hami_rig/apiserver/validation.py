@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hami_rig.apiserver.quantities import amount
+from hami_rig.quantities import amount
 from hami_runtime.kube.store_errors import ApiError, Cause
 from hami_runtime.kube.store_resources import (
     EVENTS,

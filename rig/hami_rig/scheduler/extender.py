@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from hami_protocol import kubernetes as k
-from hami_protocol import quantities
-from hami_protocol.errors import QuantityError
+from hami_rig import quantities
 from hami_rig.scheduler.configuration import ExtenderConfig
 from hami_rig.scheduler.objects import SchedulingPod
 
@@ -219,6 +218,6 @@ def _wire_pod(pod: SchedulingPod) -> dict[str, Any]:
 
 def _canonical(amount: k.Quantity) -> k.Quantity:
     try:
-        return quantities.canonical(amount)
-    except QuantityError:
+        return quantities.canonical(str(amount))
+    except ValueError:
         return amount

@@ -5,14 +5,14 @@ Reasons are kube-scheduler's own texts: they reach conditions and events. An *un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hami_protocol import kubernetes as k
 from hami_protocol import quantities
 from hami_protocol.errors import QuantityError
-from hami_rig.scheduler.objects import NodeSelectorTerm, SchedulingPod, SelectorRequirement
+from hami_rig.scheduler.objects import NodeSelectorTerm, SchedulingPod
 
 UNSCHEDULABLE = "node(s) were unschedulable"
 TAINTED = "node(s) had untolerated taint(s)"
@@ -135,8 +135,8 @@ def term_matches(term: NodeSelectorTerm, node: k.Node) -> bool:
     expressions, fields = term.match_expressions or (), term.match_fields or ()
     if not expressions and not fields:
         return False
-    by_label = all(_holds(each, node.metadata.labels) for each in expressions)
-    return by_label and all(_holds(each, {"metadata.name": node.metadata.name}) for each in fields)
+    by_label = all(each.admits(node.metadata.labels) for each in expressions)
+    return by_label and all(each.admits({"metadata.name": node.metadata.name}) for each in fields)
 
 
 def own_scores(requests: Mapping[str, Fraction], nodes: Mapping[str, k.Node], loads: Mapping[str, NodeLoad]) -> dict[str, int]:
@@ -161,31 +161,6 @@ def _free_share(allocatable: Amounts, load: NodeLoad, requests: Mapping[str, Fra
     has = allocatable.get(resource, Fraction(0))
     used = load.requested.get(resource, Fraction(0)) + requests.get(resource, Fraction(0))
     return max(Fraction(0), 1 - used / has) if has else Fraction(0)
-
-
-def _holds(requirement: SelectorRequirement, labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(requirement.key), requirement.values or ()
-    match requirement.operator:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(value, values, greater=requirement.operator == "Gt")
-        case _:
-            return False
-
-
-def _compares(value: str | None, values: Sequence[str], *, greater: bool) -> bool:
-    try:
-        left, right = int(value or ""), int(values[0] if len(values) == 1 else "")
-    except ValueError:
-        return False
-    return left > right if greater else left < right
 
 
 def _amounts(resources: Mapping[str, k.Quantity] | None) -> Amounts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from hami_protocol import kubernetes as k
+from hami_protocol.selectors import LabelRequirement
 from hami_runtime.kube.cluster import Kind
 
 
@@ -12,19 +13,11 @@ class _Part(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
     """A part of an object: read-only, camelCase on the wire, defaults left out when written."""
 
 
-class SelectorRequirement(_Part, frozen=True, kw_only=True):
-    """One expression over a label, or over ``metadata.name``."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] | None = None
-
-
 class NodeSelectorTerm(_Part, frozen=True, kw_only=True):
     """Expressions that must all hold. A term without any matches nothing."""
 
-    match_expressions: tuple[SelectorRequirement, ...] | None = None
-    match_fields: tuple[SelectorRequirement, ...] | None = None
+    match_expressions: tuple[LabelRequirement, ...] | None = None
+    match_fields: tuple[LabelRequirement, ...] | None = None
 
 
 class NodeSelector(_Part, frozen=True, kw_only=True):

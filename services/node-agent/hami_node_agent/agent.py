@@ -42,6 +42,7 @@ from hami_node_agent.resize import Resizer
 from hami_node_agent.serving import Serving, unadmitted
 from hami_node_agent.sharing import Sharing
 from hami_node_agent.starting import Starting
+from hami_protocol import subjects
 from hami_protocol.devices import AllocationMode, PodRef, RegisterFormat, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.kubernetes import Pod
@@ -135,7 +136,7 @@ class NodeAgent:
         self.outbox = Outbox(
             bus,
             clock,
-            source=f"/hami/node-agent/{options.node}",
+            source=subjects.agent_source(options.node),
             capacity=OUTBOX_CAPACITY,
             key=self.journal.key,
             patience=lambda event: patience_seconds(

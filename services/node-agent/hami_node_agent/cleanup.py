@@ -163,7 +163,7 @@ class Cleanup:
         record.released = True
         self._view.forget(ref.uid)
         self._forget(ref.uid)
-        self._outbox.put(PodReleased(pod=ref, node=self._node, reason=reason), f"{ref.uid}/released/agent", by_agent=True)
+        self._outbox.put(PodReleased(pod=ref, node=self._node, reason=reason), f"{ref.uid}/released/agent")
         with self._isolation.item("journal"):  # a full disk does not keep the release back; the next save has it
             self._journal.save()
 

@@ -25,6 +25,7 @@ from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods
 from hami_node_agent.region import Owner, Region, RegionError
 from hami_node_agent.usage import Counted, Measured
+from hami_protocol import subjects
 from hami_protocol.devices import PodRef
 from hami_protocol.envelope import seal
 from hami_protocol.errors import ProtocolError
@@ -339,7 +340,7 @@ class Monitor:
         message = seal(
             event,
             event_id=f"{self._node}/usage/{int(utc.timestamp() * 1000)}-{self._looks}",
-            source=f"/hami/node-agent/{self._node}",
+            source=subjects.agent_source(self._node),
             time=utc.strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
         try:

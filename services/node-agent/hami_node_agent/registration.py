@@ -204,7 +204,7 @@ class Registration:
         message = seal(
             self.report(self._journal.generation),
             event_id=f"{self._node}/{self._vendor.device_type}/{self._boot}/{self._sent}",
-            source=f"/hami/node-agent/{self._node}",
+            source=subjects.agent_source(self._node),
             time=f"{self._clock.utc():%Y-%m-%dT%H:%M:%S.%fZ}",
         )
         self._rejections.reported()

@@ -167,11 +167,11 @@ def checked(report: Message, event: OutcomeEvent) -> Message:
         EventError: its names cannot be part of a subject.
     """
     try:
-        subject = subjects.subject_of(event, by_agent=True)
+        subject = subjects.subject_of(event, subjects.agent_source(event.node))
     except ValueError as exc:
         raise EventError(f"on {report.subject}: {exc}") from exc
     headers = {key: value for key, value in report.headers.items() if key in _HEADERS and len(value) <= _MOST_HEADER}
-    headers["ce-source"] = f"/hami/node-agent/{event.node}"
+    headers["ce-source"] = subjects.agent_source(event.node)
     identity = f"{subject} {envelope.event_id(report)} {hashlib.sha256(report.data).hexdigest()}"
     headers[envelope.MESSAGE_ID] = hashlib.sha256(identity.encode()).hexdigest()[:32]
     return Message(subject=subject, data=report.data, headers=headers)

@@ -9,21 +9,7 @@ import structlog
 
 from hami_protocol import envelope, subjects
 from hami_protocol.errors import EventError
-from hami_protocol.events import (
-    AllocationFailed,
-    AllocationSucceeded,
-    AssignmentLapsed,
-    ContainerServed,
-    DevicesReported,
-    Event,
-    LivenessChanged,
-    PodAllocating,
-    PodAssigned,
-    PodReleased,
-    ShareResizeApplied,
-    ShareResized,
-    ShareResizeRefused,
-)
+from hami_protocol.events import AllocationEvent, DeviceEvent, Event
 from hami_protocol.subjects import StreamSpec
 from hami_runtime.bus.port import Bus, BusError, Delivery, StartAt
 from hami_runtime.clock import Clock
@@ -145,24 +131,10 @@ class Feeds:
         await delivery.ack()
 
     def _apply(self, event: Event, event_id: str) -> None:
-        match event:
-            case DevicesReported() | LivenessChanged():
-                self._picture.device_event(event)
-            case (
-                PodAssigned()
-                | AssignmentLapsed()
-                | PodAllocating()
-                | ShareResized()
-                | PodReleased()
-                | ContainerServed()
-                | AllocationSucceeded()
-                | AllocationFailed()
-                | ShareResizeApplied()
-                | ShareResizeRefused()
-            ):
-                self._picture.allocation_event(event, event_id)
-            case _:
-                pass  # no subject that is followed carries others
+        if isinstance(event, DeviceEvent):
+            self._picture.device_event(event)
+        elif isinstance(event, AllocationEvent):
+            self._picture.allocation_event(event, event_id)
 
 
 async def _following(deliveries: AsyncIterator[Delivery]) -> Delivery:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hami_rig.apiserver.apply import applied
 from hami_rig.apiserver.patches import json_patched, strategically_merged
 from hami_rig.apiserver.protobuf import from_protobuf
-from hami_rig.apiserver.quantities import amount, canonical
 from hami_rig.apiserver.schema import decoded, root_type
 from hami_rig.apiserver.settings import utc_now
 from hami_rig.apiserver.webhook_rules import WebhookFailed, answer_of, patched
+from hami_rig.quantities import amount, canonical
 from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_resources import PODS, RESOURCES
 

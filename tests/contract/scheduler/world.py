@@ -120,8 +120,9 @@ class World:
 
     async def say(self, event: Event, event_id: str, *, by_agent: bool = False) -> None:
         """Publish as the registry or an agent would."""
+        source = subjects.agent_source("test") if by_agent else "/test"
         await self.bus.ensure_streams(subjects.STREAMS)
-        await self.bus.publish(envelope.seal(event, event_id=event_id, source="/test", time="2026-01-01T00:00:00Z", by_agent=by_agent))
+        await self.bus.publish(envelope.seal(event, event_id=event_id, source=source, time="2026-01-01T00:00:00Z"))
         await settle()
 
     def log(self, stream: subjects.StreamSpec = subjects.ALLOCATIONS) -> list[Event]:

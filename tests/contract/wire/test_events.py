@@ -81,7 +81,7 @@ def test_an_agent_cannot_grant() -> None:
 def test_a_release_is_said_by_either_side() -> None:
     event = events.PodReleased(pod=PodRef(namespace="d", name="p.q", uid="u"), node="n.1", reason="Succeeded")
     by_scheduler = envelope.seal(event, event_id="1", source="/hami/scheduler", time="2024-01-10T04:06:57Z")
-    by_agent = envelope.seal(event, event_id="2", source="/hami/node-agent", time="2024-01-10T04:06:57Z", by_agent=True)
+    by_agent = envelope.seal(event, event_id="2", source=subjects.agent_source("n.1"), time="2024-01-10T04:06:57Z")
     assert by_scheduler.subject == "hami.v1.allocations.n_1.d.p_q.grant"
     assert by_agent.subject == "hami.v1.allocations.n_1.d.p_q.outcome"
     assert envelope.open_message(by_scheduler) == envelope.open_message(by_agent) == event

@@ -8,8 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
+from hami_protocol.selectors import LabelRequirement, LabelSelector
 from hami_runtime.kube.store_errors import ApiError
 from hami_runtime.kube.store_resources import EVENTS, PODS, Resource
 
@@ -31,30 +33,13 @@ _PRESENCE = re.compile(r"^(?P<absent>!?)\s*(?P<key>[^\s!=<>(),]+)$")
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^()]*\))")
 
 
-class _Requirement(Struct, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-    def admits(self, value: str | None) -> bool:
-        match self.operator:
-            case "in":
-                return value in self.values
-            case "notin":
-                return value not in self.values
-            case "exists":
-                return value is not None
-            case _:
-                return value is None
-
-
 class Selection(Struct, frozen=True, kw_only=True):
     """A parsed selection; ``Selection()`` selects everything."""
 
     namespace: str = ""
     """Empty means all namespaces."""
-    labels: tuple[_Requirement, ...] = ()
-    fields: tuple[_Requirement, ...] = ()
+    labels: tuple[LabelRequirement, ...] = ()
+    fields: tuple[LabelRequirement, ...] = ()
 
     @classmethod
     def parse(cls, resource: Resource, namespace: str = "", labels: str = "", fields: str = "") -> "Selection":
@@ -72,14 +57,14 @@ class Selection(Struct, frozen=True, kw_only=True):
             return False
         if self.labels:
             labels = metadata.get("labels") or {}
-            if not all(requirement.admits(labels.get(requirement.key)) for requirement in self.labels):
+            if not all(requirement.admits(labels) for requirement in self.labels):
                 return False
-        return all(requirement.admits(_field(body, requirement.key)) for requirement in self.fields)
+        return all(requirement.admits({requirement.key: _field(body, requirement.key)}) for requirement in self.fields)
 
     def exact(self, field: str) -> str | None:
         """The one value that ``field`` must have, if the selection says so; lets a caller look it up rather than search."""
         for requirement in self.fields:
-            if requirement.key == field and requirement.operator == "in":
+            if requirement.key == field and requirement.operator == "In" and requirement.values:
                 return requirement.values[0]
         return None
 
@@ -89,19 +74,10 @@ EVERYTHING = Selection()
 
 def label_selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     """Whether ``labels`` match a LabelSelector object (``matchLabels``, ``matchExpressions``); None matches nothing, empty everything."""
-    if selector is None:
-        return False
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    operators = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
-    return all(
-        _Requirement(each["key"], operators[each["operator"]], tuple(each.get("values") or ())).admits(labels.get(each["key"]))
-        for each in selector.get("matchExpressions") or ()
-    )
+    return selector is not None and msgspec.convert(selector, LabelSelector).selects(labels)
 
 
-def _parse(text: str, *, allow_sets: bool) -> tuple[_Requirement, ...]:
+def _parse(text: str, *, allow_sets: bool) -> tuple[LabelRequirement, ...]:
     requirements = []
     for part in _COMMA_OUTSIDE_BRACKETS.split(text) if text.strip() else ():
         requirement = _requirement(part.strip(), allow_sets=allow_sets)
@@ -111,20 +87,20 @@ def _parse(text: str, *, allow_sets: bool) -> tuple[_Requirement, ...]:
     return tuple(requirements)
 
 
-def _requirement(part: str, *, allow_sets: bool) -> _Requirement | None:
+def _requirement(part: str, *, allow_sets: bool) -> LabelRequirement | None:
     if found := _COMPARISON.match(part):
-        return _Requirement(found["key"], "notin" if found["operator"] == "!=" else "in", (found["value"],))
+        return LabelRequirement(key=found["key"], operator="NotIn" if found["operator"] == "!=" else "In", values=(found["value"],))
     if not allow_sets:
         return None
     if found := _SET.match(part):
         values = tuple(value.strip() for value in found["values"].split(","))
-        return _Requirement(found["key"], found["operator"], values)
+        return LabelRequirement(key=found["key"], operator="In" if found["operator"] == "in" else "NotIn", values=values)
     if found := _PRESENCE.match(part):
-        return _Requirement(found["key"], "absent" if found["absent"] else "exists")
+        return LabelRequirement(key=found["key"], operator="DoesNotExist" if found["absent"] else "Exists")
     return None
 
 
-def _parse_fields(resource: Resource, text: str) -> tuple[_Requirement, ...]:
+def _parse_fields(resource: Resource, text: str) -> tuple[LabelRequirement, ...]:
     requirements = _parse(text, allow_sets=False)
     known = ("metadata.name", "metadata.namespace", *_FIELDS.get(resource, ()))
     for requirement in requirements:

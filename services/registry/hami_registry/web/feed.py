@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import groupby
-from typing import Final, get_args
+from typing import Final
 
 import msgspec
 import structlog
@@ -53,9 +53,6 @@ MOST_PAGES: Final = 10_000
 MOST_LISTENERS: Final = 100
 MOST_UNREAD: Final = 200
 LOG_LINES: Final = 100
-
-_AllocationEvents = get_args(events.AllocationEvent)
-_VerdictEvents = get_args(events.VerdictEvent)
 
 
 class SchedulerSilent(Exception):  # noqa: N818 - reads as the condition it names
@@ -233,9 +230,9 @@ class Feed:
         said = delivery.message.headers.get("ce-time", "")
         if isinstance(event, NodeUsage):
             self._usage[event.node] = event
-        elif isinstance(event, _VerdictEvents):
+        elif isinstance(event, events.VerdictEvent):
             self._waiting_changed |= self._waiting.verdict(event, time=said, now=self._clock.monotonic())
-        elif isinstance(event, _AllocationEvents):
+        elif isinstance(event, events.AllocationEvent):
             if not self._provenance.counts(event):
                 log.warning("outcome is not shown: another node's agent published it", subject=delivery.message.subject, pod=str(event.pod))
                 return
