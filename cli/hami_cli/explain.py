@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -14,8 +14,9 @@ from hami_cli.exits import run
 from hami_cli.output import Format, OutputOption, columns, count_of, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
 from hami_cli.pod_names import pod_name
-from hami_protocol.devices import VendorAssignment
 from hami_protocol.event_line import shares_text
+from hami_protocol.events import PodPlaced
+from hami_protocol.explanation import Explanation
 
 
 def explain(
@@ -39,39 +40,38 @@ def explain(
     namespace, name = pod_name(pod, namespace, kubeconfig, context)
     path = f"/v1/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
     content = run("explain", ask.get(ask.scheduler(url, token, kubeconfig, context), path))
-    answer = msgspec.json.decode(content, type=dict[str, Any])
+    answer = msgspec.json.decode(content, type=Explanation)
     show(answer, Format.JSON if as_json else output, lambda: text(answer))
 
 
-def text(answer: dict[str, Any]) -> str:
+def text(answer: Explanation) -> str:
     """The answer for people."""
-    ref = answer["pod"]
     lines = [
-        strong(f"{ref['namespace']}/{ref['name']}") + f"  {answer.get('phase') or 'not seen yet'}  {answer.get('node', '')}".rstrip(),
-        plain(answer["summary"]) + _choice(answer),
+        strong(f"{answer.pod.namespace}/{answer.pod.name}") + f"  {answer.phase or 'not seen yet'}  {answer.node}".rstrip(),
+        plain(answer.summary) + _choice(answer),
     ]
-    if shares := shares_text(msgspec.convert((answer.get("holding") or {}).get("assignments", ()), tuple[VendorAssignment, ...])):
+    if shares := shares_text(answer.holding.assignments if answer.holding else ()):
         lines.append(f"  {plain(shares)}")
-    lines += [f"  warning: {plain(warning)}" for warning in answer.get("warnings") or ()]
-    lines += [f"  {plain(cause)}" for cause in answer.get("causes") or _reasons(answer)]
-    if nodes := answer.get("nodes"):
-        rows = [(node.get("node", ""), node.get("reason", "") or "fits", node.get("detail", "")) for node in nodes]
+    lines += [f"  warning: {plain(warning)}" for warning in answer.warnings]
+    lines += [f"  {plain(cause)}" for cause in answer.causes or _reasons(answer)]
+    if answer.nodes:
+        rows = [(node.node, node.reason or "fits", node.detail) for node in answer.nodes]
         lines.append(columns(("NODE", "REASON", "DETAIL"), rows))
-        if left_out := answer.get("nodesLeftOut", 0):
-            lines.append(f"... and {count_of(left_out, 'more node')}")
+        if answer.nodes_left_out:
+            lines.append(f"... and {count_of(answer.nodes_left_out, 'more node')}")
     return "\n".join(lines)
 
 
-def _reasons(answer: dict[str, Any]) -> Iterable[str]:
-    """The short reasons, as an older scheduler has them."""
-    return (f"{count_of(count, 'node')}: {reason}" for reason, count in (answer.get("reasons") or {}).items())
+def _reasons(answer: Explanation) -> Iterable[str]:
+    """The short reasons, which an older scheduler sends without causes."""
+    return (f"{count_of(count, 'node')}: {reason}" for reason, count in answer.reasons.items())
 
 
-def _choice(answer: dict[str, Any]) -> str:
+def _choice(answer: Explanation) -> str:
     """Why this node, where the scheduler that answers has chosen it."""
-    verdict = (answer.get("verdict") or {}).get("verdict") or {}
-    if not answer.get("node") or verdict.get("type") != "pod_placed" or verdict.get("node") != answer["node"]:
+    placed = answer.verdict.verdict if answer.verdict else None
+    if not answer.node or not isinstance(placed, PodPlaced) or placed.node != answer.node:
         return ""
-    fitting, count = verdict["fittingNodeCount"], verdict["nodeCount"]
+    fitting = placed.fitting_node_count
     best = "the only one" if fitting == 1 else f"the best of {fitting}"
-    return f", {best} that fit{'s' if fitting == 1 else ''}, of {count} nodes (score {verdict.get('score', 0.0):.1f})"
+    return f", {best} that fit{'s' if fitting == 1 else ''}, of {placed.node_count} nodes (score {placed.score:.1f})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -12,6 +12,7 @@ from hami_cli.exits import USAGE, run
 from hami_cli.output import Format, OutputOption, plain, show, strong
 from hami_cli.places import ContextOption, KubeconfigOption, NamespaceOption, SchedulerOption, TokenOption
 from hami_cli.pod_names import pod_name
+from hami_protocol.resize import ResizeAnswer, ResizeRequest, ResizeState
 
 
 def resize(
@@ -44,24 +45,21 @@ def resize(
         typer.echo("hami resize: nothing was asked for; accepted: --memory-mib, --cores, or both", err=True)
         raise SystemExit(USAGE)
     namespace, name = pod_name(pod, namespace, kubeconfig, context)
-    wish: dict[str, Any] = {"namespace": namespace, "pod": name, "container": container, "memoryMib": memory_mib, "cores": cores}
+    wanted = ResizeRequest(namespace=namespace, pod=name, container=container, memory_mib=memory_mib, cores=cores)
     live.progress("booking, and waiting for the node's agent")
-    content = run("resize", ask.post(ask.scheduler(url, token, kubeconfig, context), "/v1/resize", msgspec.json.encode(wish)))
-    answer = msgspec.json.decode(content, type=dict[str, Any])
+    content = run("resize", ask.post(ask.scheduler(url, token, kubeconfig, context), "/v1/resize", msgspec.json.encode(wanted)))
+    answer = msgspec.json.decode(content, type=ResizeAnswer)
     show(answer, output, lambda: text(answer))
 
 
-def text(answer: dict[str, Any]) -> str:
+def text(answer: ResizeAnswer) -> str:
     """The answer for people."""
-    ref = answer["pod"]
-    how = "resized" if answer["state"] == "applied" else "booked; the node's agent has not answered yet"
-    lines = [strong(f"{ref['namespace']}/{ref['name']}") + f"  {how}  {answer['node']}"]
+    how = "resized" if answer.state is ResizeState.APPLIED else "booked; the node's agent has not answered yet"
+    lines = [strong(f"{answer.pod.namespace}/{answer.pod.name}") + f"  {how}  {answer.node}"]
     lines += [
-        f"  {plain(container['container'])}: {share['memoryMib']} MiB"
-        + (f", {share['cores']} %" if share["cores"] else "")
-        + f" of {share['uuid']}"
-        for given in answer["assignments"]
-        for container in given["containers"]
-        for share in container["shares"]
+        f"  {plain(container.container)}: {share.memory_mib} MiB{f', {share.cores} %' if share.cores else ''} of {share.uuid}"
+        for assignment in answer.assignments
+        for container in assignment.containers
+        for share in container.shares
     ]
     return "\n".join(lines)

@@ -12,8 +12,9 @@ from hami_protocol import subjects
 from hami_protocol.envelope import seal
 from hami_protocol.events import AllocationFailed, AllocationSucceeded, ContainerServed, PodReleased
 from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.resize import ResizeRequest
 from hami_runtime.bus import BusError
-from hami_scheduler.resizing import ResizeRefused, Wish
+from hami_scheduler.resizing import ResizeRefused
 from tests.simulation import shapes
 from tests.simulation.faults import Gone, Killed
 from tests.simulation.town import Town
@@ -184,7 +185,7 @@ class Storm:
         if not running or leader is None:
             return
         pod = self.chance.choice(running).pod
-        wish = Wish(
+        wish = ResizeRequest(
             namespace="default",
             pod=pod.metadata.name,
             container=self.chance.choice(pod.spec.containers).name,

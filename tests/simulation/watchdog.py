@@ -21,11 +21,11 @@ from hami_protocol import keys
 from hami_protocol.devices import ContainerKind, RegisteredDevice
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import containers_in_order, is_terminal
+from hami_protocol.resize import ResizeRequest
 from hami_runtime.kube.cluster import PODS
 from hami_runtime.kube.memory import decoded
 from hami_runtime.kube.store import Change
 from hami_runtime.kube.store_resources import PODS as POD_RESOURCE
-from hami_scheduler.resizing import Wish
 from tests.simulation.settings import QUOTA, Settings
 from tests.simulation.shapes import BRANDS, MEMORY, NVIDIA, Brand
 
@@ -310,7 +310,7 @@ class Watchdog:
 
     # Resizes
 
-    def wished(self, uid: str, wish: Wish) -> None:
+    def wished(self, uid: str, wish: ResizeRequest) -> None:
         """Other sizes are asked for; whether the answer arrives or not, they may come into effect."""
         seen = self.pods[uid]
         before = [share for shares in entries(seen.allocated or "") for share in shares]

@@ -5,90 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from msgspec import Struct
 
 from hami_devices.model import PodRequest
 from hami_devices.rejections import in_words
 from hami_devices.requests import RequestError
 from hami_protocol import keys
-from hami_protocol.devices import PodRef, VendorAssignment
+from hami_protocol.devices import PodRef
 from hami_protocol.events import PodRefused
+from hami_protocol.explanation import Explanation, LastVerdict, Reservation
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 from hami_scheduler.gangs import UNFIT, WAITS
 from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Placement, Refusal
-from hami_scheduler.verdicts import Verdict
 
 NOT_SELECTED = "node selector does not match"
 MOST_SHOWN = 20
-
-
-class Holding(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the ledger has of the pod."""
-
-    node: str
-    phase: str
-    assignments: tuple[VendorAssignment, ...]
-
-
-class CardAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One card, seen by the container that did not fit (or by the first one, where all did)."""
-
-    uuid: str
-    type: str
-    reason: str
-    """Empty where it would do."""
-    free_shares: int
-    free_memory_mib: int
-    free_cores: int
-
-
-class NodeAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """One node, judged now."""
-
-    node: str
-    fits: bool
-    score: float
-    reason: str = ""
-    detail: str = ""
-    """Figures: asked, has, nearest fit, and what would fit."""
-    unresolvable: bool = False
-    """No release of other pods would help."""
-    devices: tuple[CardAnswer, ...] = ()
-
-
-class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer to "why is this pod where it is?"."""
-
-    pod: PodRef
-    phase: str
-    """Of the pod, as Kubernetes has it."""
-    node: str
-    """Where it is bound; empty while it is not."""
-    bind_phase: str
-    summary: str
-    """One sentence with figures."""
-    holding: Holding | None = None
-    verdict: Verdict | None = None
-    """The last thing that filter said of it."""
-    reasons: dict[str, int] = {}
-    """Short reason to number of nodes, judged now; empty for a bound pod."""
-    causes: tuple[str, ...] = ()
-    """``reasons`` grouped in words, as ``22 nodes: no card with 90,000 MiB free``; the most frequent first."""
-    nodes: tuple[NodeAnswer, ...] = ()
-    """The best or the nearest nodes, judged now; empty for a bound pod."""
-    nodes_left_out: int = 0
-    """How many more nodes were judged."""
-    warnings: tuple[str, ...] = ()
-    """Names in the pod that no component reads: unknown resources and policies."""
 
 
 def explain(pod: Pod, picture: Picture) -> Explanation:
     """Explain ``pod``."""
     ref = pod_ref(pod)
     entry = picture.state.entry(ref.uid)
-    holding = None if entry is None else Holding(node=entry.node, phase=entry.phase.value, assignments=entry.assignments)
+    holding = None if entry is None else Reservation(node=entry.node, phase=entry.phase.value, assignments=entry.assignments)
     verdict = picture.verdicts.of(ref)
     common = Explanation(
         pod=ref,
@@ -123,7 +62,7 @@ def explain(pod: Pod, picture: Picture) -> Explanation:
         reasons=reasons,
         causes=in_words(reasons, request, other_vendors=_of_other_vendors(names, request, picture)),
         nodes_left_out=max(0, len(names) - len(judged.nodes)),
-        nodes=msgspec.convert(judged.nodes, tuple[NodeAnswer, ...], from_attributes=True),
+        nodes=judged.nodes,
     )
 
 
@@ -147,7 +86,7 @@ def _of_other_vendors(names: Iterable[str], request: PodRequest, picture: Pictur
     return sum(bool(vendors) and vendors.isdisjoint(asked) for vendors in having)
 
 
-def _other_obstacle(pod: Pod, verdict: Verdict | None) -> tuple[str, dict[str, int]] | None:
+def _other_obstacle(pod: Pod, verdict: LastVerdict | None) -> tuple[str, dict[str, int]] | None:
     """What keeps a pod waiting for which there are devices: its group, or what kube-scheduler found besides."""
     said = None if verdict is None else verdict.verdict
     if isinstance(said, PodRefused) and not {WAITS, UNFIT}.isdisjoint(said.reasons):

@@ -19,6 +19,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from hami_protocol import subjects
+from hami_protocol.explanation import Explanation
 from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus, BusError
@@ -27,7 +28,6 @@ from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize
 from hami_runtime.lifecycle import sleep_until
 from hami_scheduler import resize_api
-from hami_scheduler.explaining import Explanation
 from hami_scheduler.forwarding import Forwarder
 from hami_scheduler.service import Scheduler
 from hami_scheduler.simulating import SimulationError

@@ -1,4 +1,4 @@
-"""``POST /v1/resize``: a wish for other sizes, as JSON (``resizing.Wish``), from who may patch the pod. Decides nothing.
+"""``POST /v1/resize``: a wish for other sizes, as JSON (``ResizeRequest``), from who may patch the pod. Decides nothing.
 
 The leader alone answers, and never over the bus, where nobody says who asks. A follower hands the wish on to it with the token of who asks, which
 the leader reviews itself: there the route is beside the extender's, and no less guarded than here.
@@ -12,12 +12,13 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from hami_protocol.resize import ResizeRequest, ResizeState
 from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.login import TOKEN_HEADER
 from hami_runtime.kube.readers import Authorize, token_of
 from hami_scheduler.forwarding import FORWARDED, Forwarder
-from hami_scheduler.resizing import ResizeRefused, State, Wish
+from hami_scheduler.resizing import ResizeRefused
 from hami_scheduler.service import Scheduler
 
 PATH: Final = "/v1/resize"
@@ -37,7 +38,7 @@ def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | Non
         except BodyRefused as exc:
             return _problem(HTTPStatus(exc.status), exc.reason)
         try:
-            wish = msgspec.json.decode(body, type=Wish)
+            wish = msgspec.json.decode(body, type=ResizeRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             return _problem(HTTPStatus.BAD_REQUEST, f"the wish cannot be read: {exc}")
         refusal = await authorize(request, ResourceAccess(verb="patch", resource="pods", namespace=wish.namespace, name=wish.pod))
@@ -57,7 +58,7 @@ def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | Non
     return web.post(PATH, resize)
 
 
-async def _answer(scheduler: Scheduler, wish: Wish) -> web.Response:
+async def _answer(scheduler: Scheduler, wish: ResizeRequest) -> web.Response:
     if (obstacle := scheduler.obstacle()) is not None:
         return _problem(HTTPStatus.SERVICE_UNAVAILABLE, obstacle)
     try:
@@ -66,7 +67,7 @@ async def _answer(scheduler: Scheduler, wish: Wish) -> web.Response:
         return _problem(HTTPStatus.CONFLICT, str(exc))
     if found is None:
         return _problem(HTTPStatus.NOT_FOUND, f"there is no pod {wish.namespace}/{wish.pod}")
-    status = HTTPStatus.OK if found.state is State.APPLIED else HTTPStatus.ACCEPTED
+    status = HTTPStatus.OK if found.state is ResizeState.APPLIED else HTTPStatus.ACCEPTED
     return web.Response(body=msgspec.json.encode(found), status=status, content_type="application/json")
 
 

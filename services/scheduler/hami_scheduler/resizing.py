@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Final
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hami_devices.accounting import charges_of
@@ -24,46 +23,17 @@ from hami_devices.fit import WHOLE_CORES
 from hami_devices.model import Charge, DeviceState
 from hami_devices.quota import CoreUnits, totals_of
 from hami_protocol import keys
-from hami_protocol.devices import ContainerShares, DeviceShare, PodRef, VendorAssignment
+from hami_protocol.devices import ContainerShares, DeviceShare, VendorAssignment
 from hami_protocol.events import AllocationEvent, Event, PodReleased, ShareResizeApplied, ShareResized, ShareResizeRefused
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import is_terminal, pod_ref
+from hami_protocol.resize import ResizeAnswer, ResizeRequest, ResizeState
 from hami_runtime.clock import Clock
 from hami_scheduler.placement import ClusterState, Entry, Phase
 
 ANSWER_SECONDS: Final = 10.0
 """How long to wait for the agent before the wish is answered with ``WAITING``."""
-_LARGEST_MIB: Final = 2**24
 Assignments = tuple[VendorAssignment, ...]
-
-
-class Wish(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What somebody wants a pod's container to have of each of its devices; None leaves it as it is."""
-
-    namespace: str
-    pod: str
-    container: str = ""
-    """Empty: the only one that has a share."""
-    memory_mib: Annotated[int, Meta(ge=1, le=_LARGEST_MIB)] | None = None
-    cores: Annotated[int, Meta(ge=0, le=WHOLE_CORES)] | None = None
-
-
-class State(StrEnum):
-    """How far a resize is."""
-
-    APPLIED = "applied"
-    WAITING = "waiting"
-    """Booked and published; the node's agent has not answered yet."""
-
-
-class Resized(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A wish that was granted."""
-
-    pod: PodRef
-    node: str
-    generation: int
-    state: State
-    assignments: Assignments
 
 
 class ResizeRefused(Exception):  # noqa: N818 - an answer, not a fault
@@ -73,7 +43,7 @@ class ResizeRefused(Exception):  # noqa: N818 - an answer, not a fault
 # What is wished
 
 
-def wished(held: Assignments, wish: Wish, resizable: Callable[[str], bool]) -> Assignments:
+def wished(held: Assignments, wish: ResizeRequest, resizable: Callable[[str], bool]) -> Assignments:
     """``held`` with the sizes of ``wish``.
 
     Args:
@@ -102,7 +72,7 @@ def wished(held: Assignments, wish: Wish, resizable: Callable[[str], bool]) -> A
     )
 
 
-def _sized(container: ContainerShares, wish: Wish) -> ContainerShares:
+def _sized(container: ContainerShares, wish: ResizeRequest) -> ContainerShares:
     if any(share.instance is not None for share in container.shares):
         raise ResizeRefused(f"container {container.container} has MIG instances; their size is the card's own")
     return replace(
@@ -279,7 +249,7 @@ class Resizing:
         self._waiting: dict[tuple[str, int], asyncio.Future[str]] = {}
         resizes.answered = self._answered
 
-    async def resize(self, pod: Pod, wish: Wish) -> Resized:
+    async def resize(self, pod: Pod, wish: ResizeRequest) -> ResizeAnswer:
         """Give the pod's shares other sizes, and wait for its node's agent.
 
         Raises:
@@ -295,15 +265,15 @@ class Resizing:
             del self._waiting[event.pod.uid, event.generation]
         if done and waiting.result():
             raise ResizeRefused(f"node {event.node}: {waiting.result()}")
-        return Resized(
+        return ResizeAnswer(
             pod=event.pod,
             node=event.node,
             generation=event.generation,
-            state=State.APPLIED if done else State.WAITING,
+            state=ResizeState.APPLIED if done else ResizeState.WAITING,
             assignments=event.assignments,
         )
 
-    def _granted(self, pod: Pod, wish: Wish) -> ShareResized:
+    def _granted(self, pod: Pod, wish: ResizeRequest) -> ShareResized:
         """The wish as an event. No await between judging and charging."""
         ref = pod_ref(pod)
         entry = self._state.entry(ref.uid)

@@ -19,9 +19,11 @@ from hami_protocol import keys
 from hami_protocol.devices import PodRef
 from hami_protocol.errors import ProtocolError
 from hami_protocol.events import Event, PodAllocating, PodAssigned, PodReleased
+from hami_protocol.explanation import Explanation
 from hami_protocol.holdings import Holdings, HoldingsQuestion
 from hami_protocol.kubernetes import Node, Pod, PodDisruptionBudget, ResourceQuota
 from hami_protocol.pods import pod_ref
+from hami_protocol.resize import ResizeAnswer, ResizeRequest
 from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus
 from hami_runtime.clock import Clock
@@ -38,7 +40,7 @@ from hami_scheduler.agents import Agents
 from hami_scheduler.allocations import Missing
 from hami_scheduler.binder import Binder
 from hami_scheduler.dryrun import DryRuns
-from hami_scheduler.explaining import Explanation, explain
+from hami_scheduler.explaining import explain
 from hami_scheduler.feeds import Feeds
 from hami_scheduler.gangs import Gangs
 from hami_scheduler.gathering import Gathering
@@ -50,7 +52,7 @@ from hami_scheduler.picture import Picture
 from hami_scheduler.placement import Entry, Placement
 from hami_scheduler.placing import Placing
 from hami_scheduler.preempting import Preempting
-from hami_scheduler.resizing import Resized, Resizing, Wish, totals
+from hami_scheduler.resizing import Resizing, totals
 from hami_scheduler.series import CardMetrics
 from hami_scheduler.settings import PlacementMode
 from hami_scheduler.simulating import Simulating
@@ -439,7 +441,7 @@ class Scheduler:
         """Which pods hold what, and which wait: one page."""
         return holdings(question, self.picture, lambda pod: self._pod_named(pod.namespace, pod.name))
 
-    async def resize(self, wish: Wish) -> Resized | None:
+    async def resize(self, wish: ResizeRequest) -> ResizeAnswer | None:
         """Give a running pod's shares other sizes on the cards that it has; None where there is no such pod.
 
         Raises:

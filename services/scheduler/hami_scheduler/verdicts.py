@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from msgspec import Struct
-
 from hami_protocol.devices import PodRef
 from hami_protocol.events import Event, PodPlaced, PodRefused
+from hami_protocol.explanation import LastVerdict
 from hami_runtime.bursts import Bursts
 from hami_runtime.clock import Clock
 from hami_runtime.isolation import Isolation
@@ -38,13 +37,6 @@ Publish = Callable[[Event, str], object]
 
 Record = Callable[[PodRef | str, Type, str, str], object]
 """Where Kubernetes Events go: ``EventRecorder.record``, with what it is about (a pod, or the node of that name), type, reason and message."""
-
-
-class Verdict(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The last word on a pod."""
-
-    verdict: PodPlaced | PodRefused
-    time: str
 
 
 BURST_PER_SECOND: Final = 10
@@ -82,7 +74,7 @@ class Verdicts:
         self._clock = clock
         self._isolation = Isolation("verdicts", clock, telemetry)
         self._capacity = capacity
-        self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
+        self._verdicts: OrderedDict[str, LastVerdict] = OrderedDict()
         self._published_at: dict[str, float] = {}
         """By pod UID, on the monotonic clock."""
         self._count = 0
@@ -163,7 +155,7 @@ class Verdicts:
             for unsaid in ours:
                 self._say(unsaid)
 
-    def of(self, pod: PodRef) -> Verdict | None:
+    def of(self, pod: PodRef) -> LastVerdict | None:
         """The last verdict on ``pod``, by its UID."""
         self._say_of(pod.uid)
         return self._verdicts.get(pod.uid)
@@ -178,7 +170,7 @@ class Verdicts:
         for uid, kept in self._verdicts.items():
             self._publish_once_more(uid, kept)
 
-    def _publish_once_more(self, uid: str, kept: Verdict) -> None:
+    def _publish_once_more(self, uid: str, kept: LastVerdict) -> None:
         self._published_at[uid] = self._clock.monotonic()
         self._count += 1
         self._publish(kept.verdict, f"{uid}/verdict/{kept.time}/{self._count}")
@@ -198,7 +190,7 @@ class Verdicts:
                 self._publish_once_more(uid, earlier)
             return False
         self._published_at[uid] = now
-        self._verdicts[uid] = Verdict(verdict=verdict, time=time.isoformat(timespec="milliseconds"))
+        self._verdicts[uid] = LastVerdict(verdict=verdict, time=time.isoformat(timespec="milliseconds"))
         self._verdicts.move_to_end(uid)
         if len(self._verdicts) > self._capacity:
             self._published_at.pop(self._verdicts.popitem(last=False)[0], None)

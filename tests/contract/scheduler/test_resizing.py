@@ -9,8 +9,9 @@ import pytest
 from hami_protocol import keys
 from hami_protocol.events import ShareResizeApplied, ShareResized, ShareResizeRefused
 from hami_protocol.kubernetes import Pod
+from hami_protocol.resize import ResizeAnswer, ResizeRequest, ResizeState
 from hami_runtime.kube import cluster as api
-from hami_scheduler.resizing import ANSWER_SECONDS, Resized, ResizeRefused, State, Wish
+from hami_scheduler.resizing import ANSWER_SECONDS, ResizeRefused
 from hami_scheduler.service import Scheduler
 from tests.builders import a_device
 from tests.contract.scheduler.world import World, place, ref, settle, story, used_mib
@@ -26,11 +27,11 @@ async def running(world: World, scheduler: Scheduler, name: str, mib: int) -> Po
     return pod
 
 
-def wish(mib: int, pod: str = "p1") -> Wish:
-    return Wish(namespace="default", pod=pod, memory_mib=mib)
+def wish(mib: int, pod: str = "p1") -> ResizeRequest:
+    return ResizeRequest(namespace="default", pod=pod, memory_mib=mib)
 
 
-async def asked(world: World, scheduler: Scheduler, mib: int) -> tuple[asyncio.Task[Resized | None], ShareResized]:
+async def asked(world: World, scheduler: Scheduler, mib: int) -> tuple[asyncio.Task[ResizeAnswer | None], ShareResized]:
     """A wish, and what the scheduler has said to the agent."""
     task = asyncio.create_task(scheduler.resize(wish(mib)))
     await settle()
@@ -63,7 +64,7 @@ async def test_growth_is_charged_before_the_agent_knows_and_shrinking_after_it_h
         await applied(world, event)
         found = await growing
         assert found is not None
-        assert found.state is State.APPLIED
+        assert found.state is ResizeState.APPLIED
         shrinking, event = await asked(world, scheduler, 1000)
         assert used_mib(scheduler) == 5000
         await applied(world, event)
@@ -121,7 +122,7 @@ async def test_a_silent_agent_is_waited_for_and_a_second_wish_meanwhile_is_refus
         await asyncio.sleep(ANSWER_SECONDS)
         found = await task
         assert found is not None
-        assert found.state is State.WAITING
+        assert found.state is ResizeState.WAITING
         assert used_mib(scheduler) == 5000
 
 

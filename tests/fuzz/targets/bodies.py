@@ -17,6 +17,7 @@ from hami_protocol import agent_answer, cloud_events
 from hami_protocol.envelope import Message, open_message
 from hami_protocol.errors import EventError, ProtocolError
 from hami_protocol.holdings import HoldingsQuestion
+from hami_protocol.resize import ResizeRequest
 from hami_protocol.simulation import SimulationQuestion
 from hami_registry import reports
 from hami_registry.bus_reads import log_question
@@ -26,7 +27,6 @@ from hami_runtime.kube import wire as kube
 from hami_runtime.kube.cluster import LEASES, NODES, PODS, QUOTAS, ClusterError
 from hami_scheduler import volcano, wire
 from hami_scheduler.questions import Question
-from hami_scheduler.resizing import Wish
 from hami_scheduler.wire import WireError
 from hami_webhook import wire as admission
 from hami_webhook.quota import QuotaBook
@@ -324,7 +324,7 @@ TARGETS = (
     ),
     Target(
         name="wish to resize",
-        call=lambda data: _question(data, Wish),
+        call=lambda data: _question(data, ResizeRequest),
         refuses=UNREADABLE,
         seeds=(b'{"namespace":"a","pod":"b","cores":5}',),
     ),

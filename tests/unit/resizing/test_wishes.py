@@ -11,7 +11,8 @@ from hami_devices.accounting import charges_of
 from hami_devices.model import DeviceState
 from hami_protocol.devices import ContainerKind, ContainerShares, DeviceShare, PodRef, VendorAssignment
 from hami_protocol.events import PodReleased, ShareResizeApplied, ShareResized, ShareResizeRefused
-from hami_scheduler.resizing import ResizeRefused, Resizes, Wish, larger, shortfall, wished
+from hami_protocol.resize import ResizeRequest
+from hami_scheduler.resizing import ResizeRefused, Resizes, larger, shortfall, wished
 from tests.builders import a_device
 
 POD = PodRef(namespace="default", name="p1", uid="u1")
@@ -30,11 +31,11 @@ def held(*sizes: tuple[int, int], vendor: str = "NVIDIA") -> Held:
     return (VendorAssignment(vendor=vendor, containers=containers),)
 
 
-def a_wish(memory_mib: int | None = None, cores: int | None = None, container: str = "") -> Wish:
-    return Wish(namespace="default", pod="p1", container=container, memory_mib=memory_mib, cores=cores)
+def a_wish(memory_mib: int | None = None, cores: int | None = None, container: str = "") -> ResizeRequest:
+    return ResizeRequest(namespace="default", pod="p1", container=container, memory_mib=memory_mib, cores=cores)
 
 
-def sized(before: Held, wish: Wish) -> Held:
+def sized(before: Held, wish: ResizeRequest) -> Held:
     return wished(before, wish, lambda name: name == "NVIDIA")
 
 
@@ -53,7 +54,7 @@ def test_only_what_was_asked_for_changes() -> None:
         (held((1000, 30), vendor="Ascend"), a_wish(2000), "no share that can be resized"),
     ],
 )
-def test_what_cannot_be_resized_is_refused_with_what_can(before: Held, wish: Wish, reason: str) -> None:
+def test_what_cannot_be_resized_is_refused_with_what_can(before: Held, wish: ResizeRequest, reason: str) -> None:
     with pytest.raises(ResizeRefused, match=reason):
         sized(before, wish)
 

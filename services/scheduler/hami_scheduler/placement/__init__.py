@@ -6,18 +6,16 @@ calls: a caller that does not await in between can never give the same room twic
 """
 
 from hami_scheduler.placement.ledger import Entry, LedgerError, Phase
-from hami_scheduler.placement.outcomes import DeviceVerdict, Explanation, Figures, NodeVerdict, Placement, Refusal
+from hami_scheduler.placement.outcomes import Figures, Placement, PlacementExplanation, Refusal
 from hami_scheduler.placement.state import ClusterState
 
 __all__ = [
     "ClusterState",
-    "DeviceVerdict",
     "Entry",
-    "Explanation",
     "Figures",
     "LedgerError",
-    "NodeVerdict",
     "Phase",
     "Placement",
+    "PlacementExplanation",
     "Refusal",
 ]

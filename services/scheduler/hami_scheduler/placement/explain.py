@@ -10,15 +10,16 @@ from hami_devices.model import DeviceRequest, DeviceState, PodRequest, Selectors
 from hami_devices.order import read_order
 from hami_devices.reasons import Misfit
 from hami_devices.scores import node_score
+from hami_protocol.explanation import DeviceExplanation, NodeExplanation
 from hami_scheduler.placement import filter as filtering
 from hami_scheduler.placement.columns import free_in_all
-from hami_scheduler.placement.outcomes import DeviceVerdict, Explanation, NodeVerdict
+from hami_scheduler.placement.outcomes import PlacementExplanation
 
 if TYPE_CHECKING:
     from hami_scheduler.placement.state import ClusterState
 
 
-def explain(state: ClusterState, request: PodRequest, nodes: Sequence[str] | None, *, limit: int) -> Explanation:
+def explain(state: ClusterState, request: PodRequest, nodes: Sequence[str] | None, *, limit: int) -> PlacementExplanation:
     """Explain ``request`` on ``nodes``; see ``ClusterState.explain``."""
     judged = filtering.Judged(state, request, state.nodes() if nodes is None else nodes)
     reasons = judged.reasons()
@@ -32,22 +33,26 @@ def explain(state: ClusterState, request: PodRequest, nodes: Sequence[str] | Non
         summary = filtering.summarise(judged.count, reasons, nearest)
         free_mib, cards = free_in_all(state, request, judged.numbers)
         summary += f". Free in all on cards that the pod accepts: {free_mib} MiB on {cards} cards"
-    return Explanation(
+    return PlacementExplanation(
         node=best[0] if best else "", summary=summary, reasons=reasons, nodes=tuple(_node(state, name, request) for name in told)
     )
 
 
-def _node(state: ClusterState, name: str, request: PodRequest) -> NodeVerdict:
+def _node(state: ClusterState, name: str, request: PodRequest) -> NodeExplanation:
     number = state.number(name)
     first = next(asked for container in request.containers for asked in container.requests)
     if number is None:
-        return NodeVerdict(node=name, fits=False, score=0.0, reason="node unregistered", detail="no such node is known", unresolvable=True)
+        return NodeExplanation(
+            node=name, fits=False, score=0.0, reason="node unregistered", detail="no such node is known", unresolvable=True
+        )
     states = state.devices(name)
     score = node_score(states)
     fit = state.fit(number, request)
     if not isinstance(fit, Misfit):
-        return NodeVerdict(node=name, fits=True, score=filtering.with_bonus(score, fit, request), devices=_devices(states, first, request))
-    return NodeVerdict(
+        return NodeExplanation(
+            node=name, fits=True, score=filtering.with_bonus(score, fit, request), devices=_devices(states, first, request)
+        )
+    return NodeExplanation(
         node=name,
         fits=False,
         score=score,
@@ -58,11 +63,11 @@ def _node(state: ClusterState, name: str, request: PodRequest) -> NodeVerdict:
     )
 
 
-def _devices(states: Sequence[DeviceState], asked: DeviceRequest, request: PodRequest) -> tuple[DeviceVerdict, ...]:
+def _devices(states: Sequence[DeviceState], asked: DeviceRequest, request: PodRequest) -> tuple[DeviceExplanation, ...]:
     selectors = request.selectors.get(asked.vendor, Selectors())
     exclusive = read_order(request.device_policy, selectors.numa_bind).exclusive
     return tuple(
-        DeviceVerdict(
+        DeviceExplanation(
             uuid=state.device.uuid,
             type=state.device.type,
             reason=str(fit_device(state, asked, selectors=selectors, exclusive=exclusive) or ""),

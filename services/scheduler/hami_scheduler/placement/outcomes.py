@@ -11,6 +11,7 @@ from hami_devices.model import Charge
 from hami_devices.quota_scopes import ORDINARY, PodTraits
 from hami_protocol.devices import VendorAssignment
 from hami_protocol.events import NodeShortfall
+from hami_protocol.explanation import NodeExplanation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,38 +75,12 @@ class Refusal:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceVerdict:
-    """One device, seen by the container that did not fit (or by the first one, where all did)."""
-
-    uuid: str
-    type: str
-    reason: str
-    """Empty where it would do."""
-    free_shares: int
-    free_memory_mib: int
-    free_cores: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeVerdict:
-    """One node in an explanation."""
-
-    node: str
-    fits: bool
-    score: float
-    reason: str = ""
-    detail: str = ""
-    unresolvable: bool = False
-    devices: tuple[DeviceVerdict, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class PlacementExplanation:
     """Why a pod would be where it would be, or why nowhere, from the state at the moment of asking."""
 
     node: str
     """Where it would be placed; empty for nowhere."""
     summary: str
     reasons: Mapping[str, int]
-    nodes: tuple[NodeVerdict, ...]
+    nodes: tuple[NodeExplanation, ...]
     """The nodes asked about; where none were named, the best or the nearest ones."""

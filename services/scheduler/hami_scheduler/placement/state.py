@@ -28,7 +28,7 @@ from hami_scheduler.placement import explain, filter  # noqa: A004  # the verb o
 from hami_scheduler.placement.columns import Situations
 from hami_scheduler.placement.copying import copied
 from hami_scheduler.placement.ledger import RESERVATION_SECONDS, Entry, Ledger, Phase, hold
-from hami_scheduler.placement.outcomes import Explanation, Placement, Refusal
+from hami_scheduler.placement.outcomes import Placement, PlacementExplanation, Refusal
 from hami_scheduler.placement.remembered import Changes, Remembered
 from hami_scheduler.placement.table import NO_LIMIT, Flags, Ints, Sums, Table
 
@@ -361,7 +361,7 @@ class ClusterState:
         with self.without(uid):
             return filter.judge(self, request, candidates, ranked=ranked, reasons=reasons, allowance=allowance)
 
-    def explain(self, request: PodRequest, nodes: Sequence[str] | None = None, *, uid: str = "", limit: int = 20) -> Explanation:
+    def explain(self, request: PodRequest, nodes: Sequence[str] | None = None, *, uid: str = "", limit: int = 20) -> PlacementExplanation:
         """Say why, with figures, node by node. Changes nothing.
 
         Args:
