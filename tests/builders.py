@@ -21,9 +21,9 @@ SHORT_NAMES = {"gpu": COUNT, "mem": MEMORY, "percent": PERCENT, "cores": CORES, 
 
 
 def example(name: str, *values: object, departs: str = "") -> Any:
-    """A worked example of a fact sheet as a parameter set: ``scheduler 24.1 #3`` by its row, ``vendors 2 L396`` by its line.
+    """A worked example of HAMi's behaviour as a parameter set. Its id is its topic and a number: ``device score 3``.
 
-    ``departs`` says why our result differs from the sheet's.
+    ``departs`` says why our result differs from HAMi's.
     """
     marks = [pytest.mark.example(name)]
     if departs:

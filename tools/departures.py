@@ -1,6 +1,7 @@
 """List, from the tests' own marks, where our result differs on purpose from the reference's: ``python tools/departures.py > docs/departures.md``."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -8,8 +9,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = """# Where we depart from the reference
 
-Made by `make docs` from the tests that are marked `departs`; each holds our result. The example is the worked example of the
-reference that would give another one, where there is one.
+Made by `make docs` from the tests that are marked `departs`; each holds our result. The first column is the topic of the worked
+example for which HAMi has another result, where there is one; the number tells examples of one topic apart. `HAMi#1` is an issue or
+a pull request of [Project-HAMi/HAMi](https://github.com/Project-HAMi/HAMi).
 
 | example | what we do, and why | test |
 |---|---|---|
@@ -57,7 +59,7 @@ def _texts(tree: ast.Module, root: Path) -> dict[str, str]:
 
 
 def _parameters(decorated: ast.FunctionDef | ast.AsyncFunctionDef, texts: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Example and reason of single parameters: ``example("vendors 3 L481", ..., departs="...")``."""
+    """Example and reason of single parameters: ``example("Cambricon 481", ..., departs="...")``."""
     for call in (node for decorator in decorated.decorator_list for node in ast.walk(decorator)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "example" and call.args:
             yield from ((_text(call.args[0], texts), _text(each.value, texts)) for each in call.keywords if each.arg == "departs")
@@ -83,9 +85,14 @@ def departures(root: Path = ROOT) -> list[Departure]:
     return sorted(found)
 
 
+def _linked(text: str) -> str:
+    """``text`` with its issues as links."""
+    return re.sub(r"HAMi#(\d+)", r"[HAMi#\1](https://github.com/Project-HAMi/HAMi/issues/\1)", text)
+
+
 def document(root: Path = ROOT) -> str:
     """The whole page."""
-    rows = (f"| {d.example or '-'} | {d.reason.replace('|', '/')} | `{d.test}` |\n" for d in departures(root))
+    rows = (f"| {d.example or '-'} | {_linked(d.reason.replace('|', '/'))} | `{d.test}` |\n" for d in departures(root))
     return HEADER + "".join(rows)
 
 

@@ -1,4 +1,4 @@
-"""The environment that the node-agent gives a container with its shares (node-agent sheet, section 7.3). Limits are what was booked."""
+"""The environment that the node-agent gives a container with its shares. Limits are what was booked."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class DeviceRequest:
         return self.memory_percent == 100
 
     def memory_on(self, total_mib: int) -> int:
-        """MiB booked on a device of ``total_mib``: a percentage rounded down, but never to zero (case B12)."""
+        """MiB booked on a device of ``total_mib``: a percentage rounded down, but never to zero."""
         return self.memory_mib or max(total_mib * self.memory_percent // 100, 1)
 
 
@@ -90,7 +90,7 @@ class ContainerRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selectors:
-    """Which devices a pod accepts. Empty tuples constrain nothing. Types match by whole token, or by glob where one is written (case B14)."""
+    """Which devices a pod accepts. Empty tuples constrain nothing. Types match by whole token, or by glob where one is written (HAMi#1485)."""
 
     use_types: tuple[str, ...] = ()
     avoid_types: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """In which order devices are tried: a policy as a list of keys, most important first. Data, for one node here and for the columns.
 
-NUMA decides first only where it is asked for (policy ``numa``, or annotation ``numa-bind``); else it parts devices of equal load (case B16).
+NUMA decides first only where it is asked for (policy ``numa``, or annotation ``numa-bind``); else it parts devices of equal load (HAMi#1806).
 The last word is the index, then the UUID, the higher first, which is where the reference's list ends.
 """
 

@@ -1,6 +1,6 @@
 """Why a pod does not fit on a node: as the short text of FailedNodes, and in figures for a person.
 
-The short text is stable: no figure of what is free is in it, or kube-scheduler would try again for ever (extender sheet, section 1). The
+The short text is stable: no figure of what is free is in it, or kube-scheduler would try again for ever. The
 detail says what was asked, what there is, and what would fit.
 """
 

@@ -307,7 +307,7 @@ def _bad_weights(text: str, detail: str) -> RequestError:
 
 
 class AnnotatedRequest(NamedTuple):
-    """A resource that was written as an annotation, where nobody reads it (case A6)."""
+    """A resource that was written as an annotation, where nobody reads it (HAMi#2862)."""
 
     annotation: str
     resource: str

@@ -3,7 +3,7 @@
 A device is scored with the request added, a node without. A dimension of which there is nothing counts nothing. Two decisions of our own:
 
 - The request counts on every device of its vendor. The reference adds it only where the device's model text equals the vendor's word,
-  which on NVIDIA it never does (scheduler trap T2); on cards of different sizes that ranks them wrongly.
+  which on NVIDIA it never does; on cards of different sizes that ranks them wrongly.
 - Scores are 64-bit floats, computed in the same order of operations here and in the scheduler's columns: equal inputs give equal bits, and
   ties end at the index and the UUID.
 """

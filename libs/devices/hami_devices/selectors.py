@@ -1,7 +1,7 @@
 """Which devices a pod accepts: by model, by UUID, by mode. Pure.
 
 A model is matched by whole words, in any case: ``A10`` is an ``NVIDIA A10`` and no ``NVIDIA A100``; ``RTX 4000`` is no ``RTX 4000 SFF``, since
-some words make another model of the one before them. A glob is a glob only where one is written: ``A100*80GB``. (Case B14.)
+some words make another model of the one before them. A glob is a glob only where one is written: ``A100*80GB``. (HAMi#1485)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which of the devices that fit are linked best, by the scores that the node publishes for its pairs. Pure and bounded.
 
 One device: the one least linked to the others, so that the linked ones stay together. Several: the set with the highest sum over its pairs;
-ties end at the order in which the devices are tried. Without scores, or with some missing, a pair counts 0 (case B23).
+ties end at the order in which the devices are tried. Without scores, or with some missing, a pair counts 0 (HAMi#1075).
 """
 
 from __future__ import annotations

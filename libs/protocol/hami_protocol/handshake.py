@@ -34,7 +34,7 @@ class Requesting(Struct, frozen=True, kw_only=True):
 
 
 class Deleted(Struct, frozen=True, kw_only=True):
-    """Older schedulers wrote this for a node they had given up. It does not outlast the next registration (case C6)."""
+    """Older schedulers wrote this for a node they had given up. It does not outlast the next registration (HAMi#1839)."""
 
     time: datetime | None = None
 

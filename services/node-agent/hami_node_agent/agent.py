@@ -368,7 +368,7 @@ class NodeAgent:
                     await asyncio.sleep(LOOK_SECONDS)
 
     async def flag_running_pods(self, stop: asyncio.Event) -> None:
-        """Tell the pods of a card that goes out (case D4)."""
+        """Tell the pods of a card that goes out."""
         flagged: frozenset[str] = frozenset()
         isolation = Isolation("flag running pods", self._clock, self._telemetry)
         async for _ in until(stop, self.devices.changed.each()):

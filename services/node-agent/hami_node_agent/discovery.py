@@ -96,7 +96,7 @@ def allowance_of(type_text: str, allowances: Iterable[MigAllowance]) -> MigAllow
 
 
 def advertised(inventory: Inventory, sharing: Sharing, unhealthy: Mapping[str, str]) -> tuple[AdvertisedDevice, ...]:
-    """What kubelet is told: every share of every card, all shares of a sick card sick (case D4)."""
+    """What kubelet is told: every share of every card, all shares of a sick card sick."""
     return tuple(
         AdvertisedDevice(
             id=f"{device.uuid}-{share}",

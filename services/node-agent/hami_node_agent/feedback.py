@@ -1,10 +1,10 @@
-"""Who must wait for whom on a card, and who is held to a compute share now: the reference's feedback loop (node-agent sheet, 11.6). Pure.
+"""Who must wait for whom on a card, and who is held to a compute share now: the reference's feedback loop. Pure.
 
 - A container of a higher priority (a lower number) that starts kernels on a card blocks those of lower priority there.
 - Under the ``default`` policy a compute share holds only where another of the same priority is active on a card, or the container is blocked.
 
 Priorities come from the grants, which no tenant writes, and a block is a lease: the shim goes on by itself at its end, so that an agent that has
-died blocks nobody for ever (traps T68, T72).
+died blocks nobody for ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one container needs besides its device nodes: environment, mounts and grant file (node-agent sheet, sections 7.3 and 7.4). Pure.
+"""What one container needs besides its device nodes: environment, mounts and grant file. Pure.
 
 Inside the container everything is at the fixed path that the shim knows, ``/usr/local/vgpu``; on the host it is below the hook path. The
 container's own folder is mounted read-only, and over it, from outside, the shim and the grant file, read-only, and the region, a file that whatever

@@ -75,7 +75,7 @@ class NvmlHardware:
         return await self._library.call(lambda: self._reading(uuid))
 
     async def events(self) -> AsyncIterator[HardwareEvent]:
-        """Critical XIDs, one by one. A wait that fails is repeated with growing pauses; it takes no card out (trap T39)."""
+        """Critical XIDs, one by one. A wait that fails is repeated with growing pauses; it takes no card out."""
         attempt = 0
         events: Any = None
         while True:

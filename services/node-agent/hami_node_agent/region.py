@@ -2,7 +2,7 @@
 
 The bytes are the tenant's: anything may stand in them. Nothing is read outside them, every figure has a bound, and what is no region is a
 ``RegionError``, never a region with nothing in it. Layouts of ours are told apart by magic, version and size in the header; those of the
-reference share a magic and are told apart by the file's exact size (trap T67).
+reference share a magic and are told apart by the file's exact size.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _held_bytes(data: bytes, use: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reference:
-    """Where things are in one layout of the reference (node-agent sheet, 11.3)."""
+    """Where things are in one layout of the reference."""
 
     count: int
     uuids: int

@@ -1,7 +1,7 @@
 """How a node's cards are shared: slots per card, scaling, mode, which cards to leave out. Pure.
 
 Comes from the cluster's device configuration, overridden per node by the reference's ``config.json`` (``nodeconfig``). A value that is there
-overrides, also when it is zero or false; a key that is not there does not (facts: trap T47).
+overrides, also when it is zero or false; a key that is not there does not.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def compose(
     """The Binding of ``pod`` to ``node``, whose ``devices`` are given by UUID.
 
     System annotations that somebody else put on the pod are overwritten, with nothing where we have nothing to say. The node is also a label,
-    for selecting pods by it, where its name can be a label's value (trap T21).
+    for selecting pods by it, where its name can be a label's value.
     """
     annotations = dict.fromkeys((key for key in pod.metadata.annotations if key in catalog.system_pod_keys), "")
     if assignments:

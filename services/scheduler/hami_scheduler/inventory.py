@@ -310,7 +310,7 @@ def _read_registration(record: _NodeRecord, vendor: Vendor, node: Node) -> None:
 
 
 def _read_pair_scores(record: _NodeRecord, text: str) -> None:
-    """Scores that cannot be read are no scores: the node loses a preference, and takes pods all the same (case B23)."""
+    """Scores that cannot be read are no scores: the node loses a preference, and takes pods all the same (HAMi#1075)."""
     if text == record.pair_text:
         return
     record.pair_text = text

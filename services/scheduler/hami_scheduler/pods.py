@@ -1,8 +1,8 @@
 """What each pod holds, as its own record says: decides what a change of a pod does to the ledger. No I/O.
 
-A bound pod is charged from its allocated annotations until it is terminal or gone, terminating or not (trap T10); release goes by UID alone
-(trap T30). While it is unbound, its annotations count only if another HAMi scheduler wrote them (phase ``allocating``) and this scheduler was
-never asked about it: what we reserve is kept in the ledger, and a stale annotation is not a second charge (trap T4). A record that cannot be read
+A bound pod is charged from its allocated annotations until it is terminal or gone, terminating or not; release goes by UID alone.
+While it is unbound, its annotations count only if another HAMi scheduler wrote them (phase ``allocating``) and this scheduler was
+never asked about it: what we reserve is kept in the ledger, and a stale annotation is not a second charge. A record that cannot be read
 fences the node of the pod until it is repaired or the pod is gone.
 """
 
@@ -281,7 +281,7 @@ def init_is_over(pod: Pod) -> bool:
 
     False for a pod without any: nothing is over, and what it holds does not change.
 
-    A sidecar says nothing here: one that crashes in a loop is terminated now and then, also with exit code 0 (case B9).
+    A sidecar says nothing here: one that crashes in a loop is terminated now and then, also with exit code 0 (HAMi#2723).
     """
     ordinary = {placed.container.name for placed in containers_in_order(pod) if placed.kind is ContainerKind.INIT}
     ended = {

@@ -1,6 +1,6 @@
 """The scheduler's core: filter, prioritize, bind, preempt and explain over one ``Picture``, and the loops that keep it true. No HTTP.
 
-Filter reads, fits and reserves in one step without an ``await``: two pods can never be given the same room (case B4). Filter decides only while this
+Filter reads, fits and reserves in one step without an ``await``: two pods can never get the same room (HAMi#2232). Filter decides only while this
 replica leads and has read the whole cluster; until then it answers with an error, which kube-scheduler takes as "try again", never as "no room".
 """
 

@@ -1,4 +1,4 @@
-"""The agent at kubelet's sockets, over real gRPC: registration, devices, calls, and kubelet's restarts (case D6)."""
+"""The agent at kubelet's sockets, over real gRPC: registration, devices, calls, and kubelet's restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Case D1, and what holds in both modes: every container gets exactly what it was granted, whatever the order of calls."""
+"""What holds in both modes (HAMi#382): every container gets exactly what it was granted, whatever the order of calls."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_card_that_cannot_be_cut_is_left_out_and_the_others_are_served() -> No
     play(scenario, **{**cards(), "cards": mixed})
 
 
-@pytest.mark.example("node-agent 13.6 #56")
+@pytest.mark.example("MIG instances 56")
 def test_cores_of_a_profile_are_its_part_of_the_largest_rounded_up() -> None:
     assert [profiles_of(TYPE)[place].cores for place in (0, 1, 2, 4)] == [15, 29, 43, 100]
 
@@ -133,8 +133,8 @@ def test_what_a_pod_leaves_is_taken_away_and_its_place_given_again(mode: Allocat
     play(scenario, mode, **cards())
 
 
-@pytest.mark.example("node-agent 13.6 #55")
-@pytest.mark.departs("a pod that is being deleted still runs, and keeps its instance (trap T53)")
+@pytest.mark.example("MIG instances 55")
+@pytest.mark.departs("a pod that is being deleted still runs, and keeps its instance")
 def test_a_pod_that_is_being_deleted_keeps_its_instance() -> None:
     async def scenario(world: World) -> None:
         pod = await cut_pod(world, "p1", main=("GPU-a", at("2g.10gb", 0)))

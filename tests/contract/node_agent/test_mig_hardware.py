@@ -256,7 +256,7 @@ def test_names_mean_the_profile_so_called_or_the_plain_one_with_as_many_slices()
     }
 
 
-@pytest.mark.departs("the longest model that is part of a card's type counts, not the first entry (trap 40): an H200 is no H20")
+@pytest.mark.departs("the longest model that is part of a card's type counts, not the first entry: an H200 is no H20")
 def test_the_longest_model_that_is_part_of_the_cards_type_says_which_profiles_are_offered() -> None:
     for text, largest in (("NVIDIA H200-SXM5", "7g.141gb"), ("NVIDIA H20", "7g.96gb"), ("NVIDIA-A30", "4g.24gb")):
         allowance = allowance_of(text, MIG_ALLOWANCES)

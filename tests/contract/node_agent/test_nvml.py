@@ -178,7 +178,7 @@ async def test_a_card_that_cannot_even_be_named_is_left_out(library: Library, tm
     assert [one.uuid for one in (await hardware(library, tmp_path).scan()).devices] == ["GPU-1"]
 
 
-@pytest.mark.departs("the reference's process dies where NVML cannot be started during a scan (trap T41)")
+@pytest.mark.departs("the reference's process dies where NVML cannot be started during a scan")
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
 async def test_a_driver_that_cannot_be_asked_is_the_one_error_and_is_asked_again(library: Library, tmp_path: Path, call: str) -> None:
     library.fails = {(call, None): LOST}
@@ -203,7 +203,7 @@ async def test_a_card_whose_events_cannot_be_watched_leaves_the_others_watched(l
     assert await anext(hardware(library, tmp_path).events()) == DeviceFault(uuid="GPU-1", xid=79)
 
 
-@pytest.mark.departs("one failed wait takes no card out (trap T39)")
+@pytest.mark.departs("one failed wait takes no card out")
 async def test_a_wait_that_fails_is_repeated_on_a_new_subscription(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +252,7 @@ async def test_a_reading_has_how_much_each_process_ran_since_the_last_one(librar
     assert await ran() == {7: None, 8: None}
 
 
-@pytest.mark.example("node-agent 13.6 #50")
+@pytest.mark.example("MIG instances 50")
 async def test_pairs_score_their_bridge_and_links_and_zero_where_the_two_ends_disagree(tmp_path: Path) -> None:
     library = Library(count=3)
     scores = (await hardware(library, tmp_path, pair_scores=True).scan()).pair_scores

@@ -1,4 +1,4 @@
-"""What the registry makes of nodes, through its ports (cases C6, C7)."""
+"""What the registry makes of nodes, through its ports (HAMi#1839, HAMi#1430)."""
 
 from __future__ import annotations
 

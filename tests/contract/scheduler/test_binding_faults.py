@@ -1,4 +1,4 @@
-"""Bind when the API server refuses, answers late, or not at all: one node charged, exactly, in the end (cases C3 and C4)."""
+"""Bind when the API server refuses, answers late, or not at all: one node charged, exactly, in the end (HAMi#987, HAMi#1896)."""
 
 import asyncio
 

@@ -53,7 +53,7 @@ async def test_the_lock_is_held_from_bind_until_the_devices_are_handed_out(world
         assert {call: count for call, count in made.items() if call[1] != "events"} == {("bind", "pods"): 1, ("patch", "nodes"): 2}
 
 
-@pytest.mark.example("scheduler 24.9 #82")
+@pytest.mark.example("node lock 82")
 @pytest.mark.departs("a contended lock is waited for in order of arrival, whoever asks; nothing is tried again from the start")
 @story
 async def test_waiters_get_the_node_in_order_of_arrival_and_the_lock_passes_on_in_one_write(world: World) -> None:
@@ -99,8 +99,8 @@ async def test_whatever_ends_the_holders_wait_frees_the_node(world: World, how: 
         assert await holder(world) == "p2"
 
 
-@pytest.mark.example("scheduler 24.9 #77")
-@pytest.mark.example("scheduler 24.9 #83")
+@pytest.mark.example("node lock 77")
+@pytest.mark.example("node lock 83")
 @pytest.mark.departs("a lock that is held is waited for up to the bind's time-out; the error then names who holds it")
 @story
 async def test_a_waiter_that_is_too_late_is_told_who_holds_the_node_and_holds_nothing(world: World) -> None:
@@ -160,7 +160,7 @@ async def test_a_lock_of_another_scheduler_is_waited_for_and_its_removal_wakes(w
         assert await holder(world) == "p1"
 
 
-@pytest.mark.example("scheduler 24.9 #78")
+@pytest.mark.example("node lock 78")
 @story
 async def test_a_lock_of_a_pod_that_is_gone_is_taken_over_at_once(world: World) -> None:
     dangling = nodelock.encode(NodeLock(time=TIME, namespace="default", pod="gone"))
@@ -250,7 +250,7 @@ async def test_a_lock_is_removed_once_the_api_server_is_back(world: World) -> No
         assert await lock_of(world) == ""
 
 
-@pytest.mark.example("scheduler 24.9 #76")
+@pytest.mark.example("node lock 76")
 @story
 async def test_two_schedulers_never_hold_a_node_together(world: World) -> None:
     """Compare-and-set: the second one waits although both saw the node free."""

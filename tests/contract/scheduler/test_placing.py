@@ -131,7 +131,7 @@ async def test_a_pod_that_asks_for_nothing_may_go_anywhere_and_is_bound_without_
 
 @story
 async def test_requests_without_candidates_or_pod_change_nothing_and_the_next_is_served(world: World) -> None:
-    """Case B1."""
+    """HAMi#2688."""
     await world.node("n1")
     async with world.scheduler() as scheduler:
         pod = await world.pod("p1", gpu=1, gpumem=2000)
@@ -144,7 +144,7 @@ async def test_requests_without_candidates_or_pod_change_nothing_and_the_next_is
 
 @story
 async def test_unsatisfiable_pods_keep_nobody_from_being_placed(world: World) -> None:
-    """Case B2, 1,000 times."""
+    """HAMi#1780, 1,000 times."""
     await world.node("n1", *(a_device(f"GPU-{card}") for card in range(2)))
     async with world.scheduler() as scheduler:
         wide = await world.pod("wide", gpu=4)
@@ -159,7 +159,7 @@ async def test_unsatisfiable_pods_keep_nobody_from_being_placed(world: World) ->
 
 @story
 async def test_pods_filtered_at_the_same_moment_never_get_the_same_room(world: World) -> None:
-    """Case B4: eight cards, 32 pods of half a card."""
+    """HAMi#2232: eight cards, 32 pods of half a card."""
     await world.node("n1", *(a_device(f"GPU-{card}") for card in range(8)))
     async with world.scheduler() as scheduler:
         pods = [await world.pod(f"p{number}", gpu=1, gpumem=12288) for number in range(32)]

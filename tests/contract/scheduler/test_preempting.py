@@ -1,4 +1,4 @@
-"""Pods of lower priority make room (case F4): by our own evictions, and by kube-scheduler's, narrowed."""
+"""Pods of lower priority make room (HAMi#1494): by our own evictions, and by kube-scheduler's, narrowed."""
 
 import asyncio
 from typing import Any

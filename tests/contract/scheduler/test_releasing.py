@@ -1,4 +1,4 @@
-"""What frees room, what does not, and who is told (cases B9, C1, C10)."""
+"""What frees room, what does not, and who is told (HAMi#2723, HAMi#2923, HAMi#1368)."""
 
 import asyncio
 
@@ -133,7 +133,7 @@ async def test_filtering_again_moves_the_reservation_at_once(world: World) -> No
 
 @story
 async def test_a_refused_pod_is_woken_by_a_release_that_its_last_filter_had_not_seen(world: World) -> None:
-    """Case C10: kube-scheduler's own retry came before our watch had seen the end of the first pod."""
+    """HAMi#1368: kube-scheduler's own retry came before our watch had seen the end of the first pod."""
     await world.node("n1")
     async with world.scheduler() as scheduler:
         first = await world.pod("p1", gpu=1, gpumem=20000)
@@ -204,7 +204,7 @@ async def test_waking_is_tried_again_when_the_api_server_fails(world: World) -> 
 
 @story
 async def test_the_end_of_the_init_containers_lets_the_next_pod_in(world: World) -> None:
-    """Case B9: 8000 MiB are free only when the ordinary init container is over; 9000 never are."""
+    """HAMi#2723: 8000 MiB are free only when the ordinary init container is over; 9000 never are."""
     await world.node("n1", a_device("GPU-A", memory_mib=40960))
     async with world.scheduler() as scheduler:
 

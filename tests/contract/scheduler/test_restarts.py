@@ -1,4 +1,4 @@
-"""Restart, change of leader, and a bus that is away: the ledger is exact, and the log complete, once and in order (case C3)."""
+"""Restart, change of leader, and a bus that is away: the ledger is exact, and the log complete, once and in order (HAMi#987)."""
 
 import asyncio
 

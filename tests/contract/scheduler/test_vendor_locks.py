@@ -92,7 +92,7 @@ async def test_a_pod_that_holds_cards_of_two_vendors_takes_both_locks_and_gives_
         assert await locks_of(world) == ("", "")
 
 
-@pytest.mark.example("scheduler 24.9 #81")
+@pytest.mark.example("node lock 81")
 @story
 async def test_where_the_second_lock_cannot_be_had_the_first_is_given_back(world: World) -> None:
     theirs = nodelock.encode(NodeLock(time=datetime(2026, 1, 1, tzinfo=UTC), namespace="default", pod="theirs"))
@@ -106,8 +106,8 @@ async def test_where_the_second_lock_cannot_be_had_the_first_is_given_back(world
         assert await locks_of(world) == ("", theirs)
 
 
-@pytest.mark.example("vendors 3 L484 old")
-@pytest.mark.departs("a lock's age is how long this process has seen it unchanged: two machines' clocks are never compared (trap 9)")
+@pytest.mark.example("Cambricon 484 old")
+@pytest.mark.departs("a lock's age is how long this process has seen it unchanged: two machines' clocks are never compared")
 @pytest.mark.parametrize("text", ["2026-01-01T00:00:00Z", "rubbish"])
 @story
 async def test_a_lock_that_nobody_removes_is_taken_over_after_two_minutes(world: World, text: str) -> None:
@@ -120,10 +120,10 @@ async def test_a_lock_that_nobody_removes_is_taken_over_after_two_minutes(world:
         assert (await locks_of(world))[0] != text
 
 
-@pytest.mark.example("scheduler 24.9 #80")
+@pytest.mark.example("node lock 80")
 @story
 async def test_a_lock_of_somebody_else_is_never_released_by_a_pod_of_ours(world: World) -> None:
-    """Trap 10: the reference deletes it for any pod whose Binding fails."""
+    """The reference deletes it for any pod whose Binding fails."""
     fresh = nodelock.encode(NodeLock(time=world.clock.utc() + timedelta(hours=3)))
     await mlu_node(world, lock=fresh)
     async with world.scheduler() as scheduler:
@@ -135,7 +135,7 @@ async def test_a_lock_of_somebody_else_is_never_released_by_a_pod_of_ours(world:
         assert await locks_of(world) == (fresh, "")
 
 
-@pytest.mark.departs("written by compare-and-set on a fresh node: two pods never both win (trap 42)")
+@pytest.mark.departs("written by compare-and-set on a fresh node: two pods never both win")
 @story
 async def test_two_schedulers_never_both_win_it(world: World) -> None:
     await mlu_node(world)

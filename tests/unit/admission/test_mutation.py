@@ -24,13 +24,13 @@ def test_a_pod_that_asks_for_a_share_gets_our_scheduler(desk: Desk) -> None:
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3k"}
 
 
-@pytest.mark.example("scheduler 24.10 #89")
+@pytest.mark.example("webhook 89")
 def test_a_whole_card_gets_all_cores(desk: Desk) -> None:
     pod = desk.mutated(a_pod(a_container(gpu="1")))
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpucores"] == "100"
 
 
-@pytest.mark.example("scheduler 24.10 #90")
+@pytest.mark.example("webhook 90")
 @pytest.mark.parametrize("share", [{"percent": "50"}, {"mem": "8192"}])
 def test_a_share_keeps_its_cores(desk: Desk, share: dict[str, str]) -> None:
     pod = desk.mutated(a_pod(a_container(gpu="1", **share)))
@@ -117,7 +117,7 @@ class TestLeftAlone:
     def test_kube_system(self, desk: Desk) -> None:
         self.unchanged(desk.mutate(a_pod(a_container(gpu="1")), namespace="kube-system"))
 
-    @pytest.mark.example("scheduler 24.10 #86")
+    @pytest.mark.example("webhook 86")
     def test_a_pod_of_another_scheduler(self, desk: Desk) -> None:
         decision = desk.mutate(a_pod(a_container(gpu="1"), schedulerName="different-scheduler"))
         self.unchanged(decision)
@@ -138,7 +138,7 @@ def test_a_pod_of_the_default_scheduler_is_taken_over(desk: Desk) -> None:
     assert desk.mutated(a_pod(a_container(gpu="1"), schedulerName="default-scheduler"))["spec"]["schedulerName"] == "hami-scheduler"
 
 
-@pytest.mark.example("scheduler 24.10 #87")
+@pytest.mark.example("webhook 87")
 def test_a_pod_that_names_no_scheduler_is_taken_over_in_any_case() -> None:
     pod = Desk(overwrite_default_scheduler=False).mutated(a_pod(a_container(gpu="1")))
     assert pod["spec"]["schedulerName"] == "hami-scheduler"

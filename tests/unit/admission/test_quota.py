@@ -1,4 +1,4 @@
-"""What a namespace may have (cases A8, A11, A12)."""
+"""What a namespace may have (HAMi#2558, HAMi#1579, HAMi#3052)."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def place(desk: Desk, name: str, *containers: Any, inits: tuple[Any, ...] = (), 
     return pod
 
 
-def test_an_init_container_counts_alone(  # case A8
+def test_an_init_container_counts_alone(  # HAMi#2558
 ) -> None:
     decision = desk_with(limits_mem="1000").mutate(a_pod(a_container(), inits=(a_container("i", gpu="1", mem="2000"),)))
     assert decision.code == 403
     assert decision.message == ("exceeding resource quota: q, limits.nvidia.com/gpumem: asks 2000 MiB, 0 MiB of 1000 MiB are used")
 
 
-def test_containers_are_added_up() -> None:  # case A11
+def test_containers_are_added_up() -> None:  # HAMi#1579
     pod = a_pod(a_container("a", gpu="1", mem="1024"), a_container("b", gpu="1", mem="1024"))
     assert not desk_with(limits_mem="2000").mutate(pod).allowed
     assert desk_with(limits_mem="2048").mutate(pod).allowed
 
 
-def test_amounts_are_multiplied_by_the_devices() -> None:  # case A11
+def test_amounts_are_multiplied_by_the_devices() -> None:  # HAMi#1579
     pod = a_pod(a_container(gpu="2", mem="2048", cores="20"))
     assert desk_with(limits_gpu="2", limits_cores="50", limits_mem="4096").mutate(pod).allowed
     assert not desk_with(limits_mem="4095").mutate(pod).allowed
@@ -53,7 +53,7 @@ def test_amounts_are_multiplied_by_the_devices() -> None:  # case A11
     assert not desk_with(limits_gpu="1").mutate(pod).allowed
 
 
-def test_what_is_placed_counts_with_its_real_amounts_percentages_too() -> None:  # case A12
+def test_what_is_placed_counts_with_its_real_amounts_percentages_too() -> None:  # HAMi#3052
     desk = desk_with(limits_mem="24000")
     share = DeviceShare(uuid="GPU-1", type="NVIDIA", memory_mib=16000, cores=0)
     held = VendorAssignment(vendor="NVIDIA", containers=(ContainerShares(container="main", kind=ContainerKind.APP, shares=(share,)),))
@@ -63,7 +63,7 @@ def test_what_is_placed_counts_with_its_real_amounts_percentages_too() -> None: 
     assert desk.mutate(a_pod(a_container(gpu="1", mem="8000"))).allowed
 
 
-@pytest.mark.example("scheduler 24.8 #66")
+@pytest.mark.example("quota 66")
 @pytest.mark.parametrize(("gpu", "mem", "allowed"), [("1", "100", True), ("1", "1024", False), ("2", "1024", False), ("2", "400", True)])
 def test_admission_beside_what_is_used(gpu: str, mem: str, allowed: bool) -> None:
     desk = desk_with(limits_mem="2000")
@@ -71,7 +71,7 @@ def test_admission_beside_what_is_used(gpu: str, mem: str, allowed: bool) -> Non
     assert desk.mutate(a_pod(a_container(gpu=gpu, mem=mem))).allowed is allowed
 
 
-@pytest.mark.example("scheduler 24.8 #67")
+@pytest.mark.example("quota 67")
 def test_init_containers_run_one_at_a_time() -> None:
     desk = desk_with(limits_mem="2000")
     place(desk, "p0", b.a_container(gpu="1", mem="1000"))
@@ -79,7 +79,7 @@ def test_init_containers_run_one_at_a_time() -> None:
     assert desk.mutate(a_pod(a_container(gpu="1", mem="500"), inits=inits)).allowed
 
 
-@pytest.mark.example("scheduler 24.8 #68")
+@pytest.mark.example("quota 68")
 def test_the_peak_of_init_containers_counts() -> None:
     desk = desk_with(limits_mem="2000")
     place(desk, "p0", b.a_container(gpu="1", mem="1000"))
@@ -97,7 +97,7 @@ def ended(name: str, code: int = 0) -> ContainerStatus:
     return ContainerStatus(name=name, state=ContainerState(terminated=ContainerStateTerminated(exit_code=code)))
 
 
-@pytest.mark.example("scheduler 24.8 #69")
+@pytest.mark.example("quota 69")
 def test_what_init_containers_held_is_free_when_they_are_over() -> None:
     desk = desk_with(limits_mem="30000")
     pod = a_pod(a_container(gpu="1", mem="10000"), inits=(a_container("i", gpu="1", mem="20000"),))
@@ -110,7 +110,7 @@ def test_what_init_containers_held_is_free_when_they_are_over() -> None:
     assert desk.mutate(pod).allowed
 
 
-def test_a_crash_looping_sidecar_or_a_failed_init_container_frees_nothing() -> None:  # case B9
+def test_a_crash_looping_sidecar_or_a_failed_init_container_frees_nothing() -> None:  # HAMi#2723
     desk = desk_with(limits_mem="30000")
     inits = (b.a_container("s", sidecar=True, gpu="1", mem="1000"), b.a_container("i", gpu="1", mem="20000"))
     status = PodStatus(init_container_statuses=(ended("s"), ended("i", 1)))
@@ -180,7 +180,7 @@ def test_a_quota_of_another_namespace_says_nothing() -> None:
     assert desk_with(limits_mem="0").mutate(a_pod(a_container(gpu="1", mem="1")), namespace="team-b").allowed
 
 
-@pytest.mark.example("scheduler 24.8 #71")
+@pytest.mark.example("quota 71")
 @pytest.mark.parametrize(("mem", "allowed"), [("500", True), ("1001", False)])
 def test_a_memory_factor_scales_quota_and_request_alike(mem: str, allowed: bool) -> None:
     desk = Desk(DeviceConfig(nvidia=NvidiaConfig(memory_factor=2)))

@@ -1,4 +1,4 @@
-"""What is refused, with which words (cases A1, A3, A6, A16, and forged assignments)."""
+"""What is refused, with which words (HAMi#2336, HAMi#2788, HAMi#2862)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_percentage_that_is_fractional_or_out_of_range_is_refused(desk: Desk, 
     assert decision.message.startswith(f"{LIMITS}[nvidia.com/gpumem-percentage]: {value!r} is not accepted; accepted: a ")
 
 
-@pytest.mark.example("scheduler 24.10 #88")
+@pytest.mark.example("webhook 88")
 @pytest.mark.parametrize("value", ["0", "1", "100"])
 def test_percentages_from_0_to_100_are_accepted(desk: Desk, value: str) -> None:
     assert desk.mutate(a_pod(a_container(gpu="1", percent=value))).allowed
@@ -69,13 +69,13 @@ def test_whatever_a_quantity_is_the_answer_is_clean_and_an_unreadable_one_never_
         assert len(decision.message) < 1000
 
 
-@pytest.mark.example("scheduler 24.10 #84")
+@pytest.mark.example("webhook 84")
 def test_a_pod_without_containers(desk: Desk) -> None:
     decision = desk.mutate(a_pod())
     assert (decision.code, decision.message) == (403, "pod has no containers")
 
 
-@pytest.mark.example("scheduler 24.10 #85")
+@pytest.mark.example("webhook 85")
 def test_a_pod_that_has_a_node_already(desk: Desk) -> None:
     decision = desk.mutate(a_pod(a_container(gpu="1"), nodeName="n1"))
     assert (decision.code, decision.message) == (403, "pod has node assigned")

@@ -1,4 +1,4 @@
-"""``envvar`` mode: which pod is this Allocate for? A call is matched for certain, or refused (case D1)."""
+"""``envvar`` mode: which pod is this Allocate for? A call is matched for certain, or refused (HAMi#382)."""
 
 from __future__ import annotations
 

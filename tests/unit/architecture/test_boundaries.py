@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("libs", "services", "cli", "rig")
-CLAIM = re.compile(r"(?:^|[.:;]\s+)Pure\b|\bno I/O\b")
+CLAIM = re.compile(r"(?:^|[.:;]\s+)Pure\b|\b[Nn]o I/O\b")
 """A sentence that begins with "Pure", or one that rules I/O out."""
 CONFIGURATION: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 

@@ -17,21 +17,21 @@ def device(numa: int = 0, *, index: int = 0, used: int = 0, uuid: str = "") -> D
     return a_state(uuid=uuid or f"GPU-{numa}-{index}-{used}", numa=numa, index=index, used_shares=used)
 
 
-# The sheet sorts a list and takes from its end: "first before second" is "second is tried first".
+# HAMi sorts a list and takes from its end: "first before second" is "second is tried first".
 @pytest.mark.parametrize(
     ("policy", "numa_bind", "first", "second", "before"),
     [
-        example("scheduler 24.2 #10", "binpack", False, (device(1), 10), (device(0), 20), True),
-        example("scheduler 24.2 #11", "spread", False, (device(1), 20), (device(0), 10), True),
-        example("scheduler 24.2 #12", "binpack", False, (device(0), 15), (device(1), 15), True),
-        example("scheduler 24.2 #13", "binpack", True, (device(1), 5), (device(0), 99), True),
-        example("scheduler 24.2 #14", "spread", True, (device(0), 5), (device(1), 99), True),
-        example("scheduler 24.2 #15", "mutex", False, (device(used=2), 0), (device(used=0), 0), True),
-        example("scheduler 24.2 #16", "numa", False, (device(index=3), 0), (device(index=1), 0), False),
-        example("scheduler 24.2 #17", "numa,spread", False, (device(1), 5), (device(0), 99), False),
-        example("scheduler 24.2 #18", "mutex,topology-aware", False, (device(index=0), 10), (device(index=1), 20), False),
-        example("scheduler 24.2 #19", "binpack,spread", True, (device(0), 99), (device(1), 5), True),
-        example("scheduler 24.2 #20", "mutex,spread", False, (device(used=5), 10), (device(used=0), 20), False),
+        example("device policy 10", "binpack", False, (device(1), 10), (device(0), 20), True),
+        example("device policy 11", "spread", False, (device(1), 20), (device(0), 10), True),
+        example("device policy 12", "binpack", False, (device(0), 15), (device(1), 15), True),
+        example("device policy 13", "binpack", True, (device(1), 5), (device(0), 99), True),
+        example("device policy 14", "spread", True, (device(0), 5), (device(1), 99), True),
+        example("device policy 15", "mutex", False, (device(used=2), 0), (device(used=0), 0), True),
+        example("device policy 16", "numa", False, (device(index=3), 0), (device(index=1), 0), False),
+        example("device policy 17", "numa,spread", False, (device(1), 5), (device(0), 99), False),
+        example("device policy 18", "mutex,topology-aware", False, (device(index=0), 10), (device(index=1), 20), False),
+        example("device policy 19", "binpack,spread", True, (device(0), 99), (device(1), 5), True),
+        example("device policy 20", "mutex,spread", False, (device(used=5), 10), (device(used=0), 20), False),
         pytest.param("", False, (device(1), 20), (device(0), 10), True, id="empty is spread"),
         pytest.param("nonsense", False, (device(1), 20), (device(0), 10), True, id="unknown is spread"),
         pytest.param("topology-aware", False, (device(1), 20), (device(0), 10), True, id="topology-aware is spread"),

@@ -19,7 +19,7 @@ from hami_protocol.devices import DeviceShare
 from tests.builders import a_share, a_state, example
 from tests.unit.placement.clusters import SELECTORS, devices, shares
 
-CLAMPED = "more than all cores is refused where the pod is read; fit clamps nothing (vendors trap 47)"
+CLAMPED = "more than all cores is refused where the pod is read; fit clamps nothing"
 
 
 ANY = Selectors()
@@ -39,7 +39,7 @@ def fit(
 
 
 def dev(number: int = 0, **fields: int | str | bool) -> DeviceState:
-    """The sheet's device: 100 shares, 1280 MiB, 100 cores, unused."""
+    """The examples' device: 100 shares, 1280 MiB, 100 cores, unused."""
     return a_state(**{"uuid": f"dev-{number}", "index": number, "shares": 100, "memory_mib": 1280, **fields})  # type: ignore[arg-type]
 
 
@@ -49,83 +49,81 @@ HALF = a_share(1, memory_mib=512, cores=50)
 @pytest.mark.parametrize(
     ("states", "request_", "options", "result"),
     [
-        example("vendors 1.9 F1", [dev(0, memory_mib=128), dev(1, memory_mib=128)], a_share(1, memory_mib=64, cores=50), {}, ["dev-1"]),
-        example("vendors 1.9 F2", [dev(memory_mib=128)], HALF, {}, "1/1 CardInsufficientMemory"),
-        example("vendors 1.9 F3", [dev(memory_mib=1024, used_cores=100)], HALF, {}, "1/1 CardInsufficientCore"),
-        example("vendors 1.9 F4", [dev()], a_share(1, memory_mib=1, vendor="OtherType"), {}, "1/1 CardTypeMismatch"),
+        example("standard fit 1", [dev(0, memory_mib=128), dev(1, memory_mib=128)], a_share(1, memory_mib=64, cores=50), {}, ["dev-1"]),
+        example("standard fit 2", [dev(memory_mib=128)], HALF, {}, "1/1 CardInsufficientMemory"),
+        example("standard fit 3", [dev(memory_mib=1024, used_cores=100)], HALF, {}, "1/1 CardInsufficientCore"),
+        example("standard fit 4", [dev()], a_share(1, memory_mib=1, vendor="OtherType"), {}, "1/1 CardTypeMismatch"),
         example(
-            "vendors 1.9 F5", [dev(1)], a_share(2, memory_mib=1), {"selectors": Selectors(use_uuids=("dev-0",))}, "1/1 CardUuidMismatch"
+            "standard fit 5", [dev(1)], a_share(2, memory_mib=1), {"selectors": Selectors(use_uuids=("dev-0",))}, "1/1 CardUuidMismatch"
         ),
         example(
-            "vendors 1.9 F6", [dev()], a_share(2, memory_mib=1), {"selectors": Selectors(avoid_uuids=("dev-0",))}, "1/1 CardUuidMismatch"
+            "standard fit 6", [dev()], a_share(2, memory_mib=1), {"selectors": Selectors(avoid_uuids=("dev-0",))}, "1/1 CardUuidMismatch"
         ),
-        example("vendors 1.9 F7", [dev(used_shares=100)], HALF, {}, "1/1 CardTimeSlicingExhausted"),
-        example("vendors 1.9 F8", [dev()], a_share(1, memory_mib=1, cores=120), {}, "1/1 CardInsufficientCore", departs=CLAMPED),
-        example("vendors 1.9 F9", [dev(used_shares=20)], a_share(1, memory_mib=1, cores=100), {}, "1/1 ExclusiveDeviceAllocateConflict"),
-        example("vendors 1.9 F10", [dev(used_shares=20, used_cores=100)], a_share(1, memory_mib=1), {}, "1/1 CardComputeUnitsExhausted"),
+        example("standard fit 7", [dev(used_shares=100)], HALF, {}, "1/1 CardTimeSlicingExhausted"),
+        example("standard fit 8", [dev()], a_share(1, memory_mib=1, cores=120), {}, "1/1 CardInsufficientCore", departs=CLAMPED),
+        example("standard fit 9", [dev(used_shares=20)], a_share(1, memory_mib=1, cores=100), {}, "1/1 ExclusiveDeviceAllocateConflict"),
+        example("standard fit 10", [dev(used_shares=20, used_cores=100)], a_share(1, memory_mib=1), {}, "1/1 CardComputeUnitsExhausted"),
         example(
-            "vendors 1.9 F11",
+            "standard fit 11",
             [dev(used_shares=20, used_cores=10)],
             a_share(2, memory_mib=512, cores=20),
             {},
             "1/1 AllocatedCardsInsufficientRequest",
         ),
-        example("vendors 1.9 F12", [dev(0), dev(1)], a_share(3, memory_mib=512, cores=20), {}, "2/2 AllocatedCardsInsufficientRequest"),
-        example("vendors 1.9 F13", [dev(used_shares=20, used_cores=10)], a_share(1, memory_percent=10, cores=20), {}, ["dev-0"]),
-        example("vendors 1.9 F14", [dev(healthy=False)], a_share(1), {}, "1/1 CardNotHealth"),
+        example("standard fit 12", [dev(0), dev(1)], a_share(3, memory_mib=512, cores=20), {}, "2/2 AllocatedCardsInsufficientRequest"),
+        example("standard fit 13", [dev(used_shares=20, used_cores=10)], a_share(1, memory_percent=10, cores=20), {}, ["dev-0"]),
+        example("standard fit 14", [dev(healthy=False)], a_share(1), {}, "1/1 CardNotHealth"),
         example(
-            "vendors 1.9 F15",
+            "standard fit 15",
             [dev(used_shares=1)],
             a_share(1, memory_mib=64, cores=50),
             {"policy": "mutex"},
             "1/1 ExclusiveDeviceAllocateConflict",
         ),
-        example("vendors 1.9 F16", [dev(memory_mib=128, used_cores=100)], HALF, {}, "1/1 CardInsufficientMemory"),
-        example("scheduler 24.6 #38", [dev(memory_mib=128)], a_share(1, memory_mib=512), {}, "1/1 CardInsufficientMemory"),
-        example("scheduler 24.6 #39", [dev(used_cores=100)], a_share(1, memory_mib=1, cores=50), {}, "1/1 CardInsufficientCore"),
-        example("scheduler 24.6 #40", [dev(used_shares=100)], a_share(1, memory_mib=1), {}, "1/1 CardTimeSlicingExhausted"),
-        example("scheduler 24.6 #41", [dev()], a_share(1, memory_mib=1, cores=120), {}, "1/1 CardInsufficientCore", departs=CLAMPED),
+        example("standard fit 16", [dev(memory_mib=128, used_cores=100)], HALF, {}, "1/1 CardInsufficientMemory"),
+        example("NVIDIA fit 38", [dev(memory_mib=128)], a_share(1, memory_mib=512), {}, "1/1 CardInsufficientMemory"),
+        example("NVIDIA fit 39", [dev(used_cores=100)], a_share(1, memory_mib=1, cores=50), {}, "1/1 CardInsufficientCore"),
+        example("NVIDIA fit 40", [dev(used_shares=100)], a_share(1, memory_mib=1), {}, "1/1 CardTimeSlicingExhausted"),
+        example("NVIDIA fit 41", [dev()], a_share(1, memory_mib=1, cores=120), {}, "1/1 CardInsufficientCore", departs=CLAMPED),
+        example("NVIDIA fit 42", [dev(used_shares=20)], a_share(1, memory_mib=1, cores=100), {}, "1/1 ExclusiveDeviceAllocateConflict"),
+        example("NVIDIA fit 43", [dev(used_cores=100)], a_share(1, memory_mib=1), {}, "1/1 CardComputeUnitsExhausted"),
+        example("NVIDIA fit 44", [dev(0), dev(1)], a_share(3, memory_mib=1), {}, "2/2 AllocatedCardsInsufficientRequest"),
+        example("NVIDIA fit 45", [dev(0, cordoned=True), dev(1, cordoned=True)], a_share(1), {}, "2/2 CardCordoned"),
+        example("NVIDIA fit 45 one", [dev(0), dev(1, cordoned=True)], a_share(1), {}, ["dev-0"]),
         example(
-            "scheduler 24.6 #42", [dev(used_shares=20)], a_share(1, memory_mib=1, cores=100), {}, "1/1 ExclusiveDeviceAllocateConflict"
-        ),
-        example("scheduler 24.6 #43", [dev(used_cores=100)], a_share(1, memory_mib=1), {}, "1/1 CardComputeUnitsExhausted"),
-        example("scheduler 24.6 #44", [dev(0), dev(1)], a_share(3, memory_mib=1), {}, "2/2 AllocatedCardsInsufficientRequest"),
-        example("scheduler 24.6 #45", [dev(0, cordoned=True), dev(1, cordoned=True)], a_share(1), {}, "2/2 CardCordoned"),
-        example("scheduler 24.6 #45 one", [dev(0), dev(1, cordoned=True)], a_share(1), {}, ["dev-0"]),
-        example(
-            "scheduler 24.6 #46",
+            "NVIDIA fit 46",
             [dev(0, numa=1), dev(1, numa=1), dev(2, numa=0)],
             a_share(2),
             {"selectors": Selectors(numa_bind=True)},
             ["dev-1", "dev-0"],
         ),
         example(
-            "vendors 2 L417",
+            "NVIDIA 417",
             [dev(0, numa=1), dev(1, numa=1), dev(2, numa=0)],
             a_share(2),
             {"selectors": Selectors(numa_bind=True)},
             ["dev-1", "dev-0"],
         ),
         example(
-            "vendors 2 L418",
+            "NVIDIA 418",
             [dev(0, numa=0), dev(1, numa=1)],
             a_share(2),
             {"selectors": Selectors(numa_bind=True)},
             "1/2 AllocatedCardsInsufficientRequest, 1/2 NumaNotFit",
         ),
-        example("scheduler 24.6 #49", [dev(0, used_shares=1), dev(1)], a_share(1, memory_mib=1), {"policy": "mutex"}, ["dev-1"]),
+        example("NVIDIA fit 49", [dev(0, used_shares=1), dev(1)], a_share(1, memory_mib=1), {"policy": "mutex"}, ["dev-1"]),
         example(
-            "scheduler 24.6 #49 two",
+            "NVIDIA fit 49 two",
             [dev(0, used_shares=1), dev(1)],
             a_share(2, memory_mib=1),
             {"policy": "mutex"},
             "1/2 AllocatedCardsInsufficientRequest, 1/2 ExclusiveDeviceAllocateConflict",
         ),
-        example("vendors 2 L420", [dev(0, used_shares=1), dev(1)], a_share(1, memory_mib=1), {"policy": "mutex"}, ["dev-1"]),
-        example("scheduler 24.6 #50", [dev(memory_mib=11264, used_memory_mib=11260)], a_share(1), {}, "1/1 CardInsufficientMemory"),
-        example("vendors 2 L421", [dev(memory_mib=11264)], a_share(1), {}, ["dev-0"]),
+        example("NVIDIA 420", [dev(0, used_shares=1), dev(1)], a_share(1, memory_mib=1), {"policy": "mutex"}, ["dev-1"]),
+        example("NVIDIA fit 50", [dev(memory_mib=11264, used_memory_mib=11260)], a_share(1), {}, "1/1 CardInsufficientMemory"),
+        example("NVIDIA 421", [dev(memory_mib=11264)], a_share(1), {}, ["dev-0"]),
         example(
-            "vendors trap 22",
+            "edge 22",
             [dev(used_cores=120)],
             a_share(1, memory_mib=1),
             {},
@@ -154,12 +152,12 @@ NEGATIVE = links(d0_1=-5, d0_2=-3, d1_2=-1)
 @pytest.mark.parametrize(
     ("scores", "count", "result"),
     [
-        example("vendors 2 L414", links(d0_1=100, d0_2=200, d1_2=150), 1, {"dev-1"}),
-        example("vendors 2 L415", links(d0_1=100, d0_2=200, d1_2=150), 2, {"dev-0", "dev-2"}),
-        example("vendors 2 L416 one", NEGATIVE, 1, {"dev-0"}),
-        example("vendors 2 L416 two", NEGATIVE, 2, {"dev-1", "dev-2"}),
-        example("scheduler 24.6 #47", links(d0_1=100, d0_2=200, d1_2=150), 1, {"dev-1"}),
-        example("scheduler 24.6 #48", links(d0_1=100, d0_2=200, d1_2=150), 2, {"dev-0", "dev-2"}),
+        example("NVIDIA 414", links(d0_1=100, d0_2=200, d1_2=150), 1, {"dev-1"}),
+        example("NVIDIA 415", links(d0_1=100, d0_2=200, d1_2=150), 2, {"dev-0", "dev-2"}),
+        example("NVIDIA 416 one", NEGATIVE, 1, {"dev-0"}),
+        example("NVIDIA 416 two", NEGATIVE, 2, {"dev-1", "dev-2"}),
+        example("NVIDIA fit 47", links(d0_1=100, d0_2=200, d1_2=150), 1, {"dev-1"}),
+        example("NVIDIA fit 48", links(d0_1=100, d0_2=200, d1_2=150), 2, {"dev-0", "dev-2"}),
         pytest.param({}, 1, {"dev-2"}, id="B23 no scores: as without"),
         pytest.param(links(d0_1=100), 2, {"dev-0", "dev-1"}, id="B23 some scores"),
         pytest.param({"dev-9": {"dev-8": 5}}, 2, {"dev-1", "dev-2"}, id="B23 scores of other devices"),
@@ -191,7 +189,7 @@ def test_a_card_in_mig_mode_takes_no_share() -> None:
     assert fit([dev(mode="mig")], a_share(1), selectors=Selectors(modes=("hami-core",))) == "1/1 CardTypeMismatch"
 
 
-@pytest.mark.example("vendors 1.13 L287")
+@pytest.mark.example("init containers 287")
 def test_a_share_adds_one_slot_its_memory_and_its_cores() -> None:
     after = charged(dev(used_cores=15, used_memory_mib=2000), DeviceShare(uuid="dev-0", type="NVIDIA", memory_mib=1024, cores=50))
     assert (after.used_shares, after.used_cores, after.used_memory_mib) == (1, 65, 3024)
@@ -249,7 +247,7 @@ def test_what_fits_stays_within_the_device(state: DeviceState, request_: DeviceR
     ("counts", "total", "text"),
     [
         example(
-            "vendors 1.10 L247",
+            "reasons 247",
             {Reason.MEMORY: 3, Reason.CORES: 2, Reason.HEALTH: 3},
             8,
             "2/8 CardInsufficientCore, 3/8 CardInsufficientMemory, 3/8 CardNotHealth",

@@ -36,28 +36,28 @@ def on(kind: ContainerKind, *uses: tuple[int, int]) -> Uses:
 @pytest.mark.parametrize(
     ("uses", "result"),
     [
-        example("scheduler 24.7 #51", on(APP, (100, 10), (200, 20)), {"g0": (300, 30, 2)}),
-        example("scheduler 24.7 #52", on(INIT, (100, 10), (200, 30)), {"g0": (200, 30, 1)}),
-        example("scheduler 24.7 #53", on(INIT, (500, 50)) + on(APP, (100, 10)), {"g0": (500, 50, 1)}),
-        example("scheduler 24.7 #54", on(INIT, (100, 10)) + on(APP, (200, 20), (300, 30)), {"g0": (500, 50, 2)}),
-        example("scheduler 24.7 #55", on(INIT, (100, 10), (300, 30), (200, 20)) + on(APP, (50, 5)), {"g0": (300, 30, 1)}),
+        example("pod charges 51", on(APP, (100, 10), (200, 20)), {"g0": (300, 30, 2)}),
+        example("pod charges 52", on(INIT, (100, 10), (200, 30)), {"g0": (200, 30, 1)}),
+        example("pod charges 53", on(INIT, (500, 50)) + on(APP, (100, 10)), {"g0": (500, 50, 1)}),
+        example("pod charges 54", on(INIT, (100, 10)) + on(APP, (200, 20), (300, 30)), {"g0": (500, 50, 2)}),
+        example("pod charges 55", on(INIT, (100, 10), (300, 30), (200, 20)) + on(APP, (50, 5)), {"g0": (300, 30, 1)}),
         example(
-            "scheduler 24.7 #56",
+            "pod charges 56",
             [(INIT, {"g0": (200, 20), "g1": (300, 30)}), (APP, {"g0": (100, 10), "g1": (150, 15)})],
             {"g0": (200, 20, 1), "g1": (300, 30, 1)},
         ),
-        example("scheduler 24.7 #57", on(APP, (100, 10), (100, 10), (100, 10)), {"g0": (300, 30, 3)}),
-        example("vendors 1.13 0,2", on(APP, (100, 10), (200, 20)), {"g0": (300, 30, 2)}),
-        example("vendors 1.13 2,0", on(INIT, (100, 10), (200, 30)), {"g0": (200, 30, 1)}),
-        example("vendors 1.13 1,1", on(INIT, (500, 50)) + on(APP, (100, 10)), {"g0": (500, 50, 1)}),
-        example("vendors 1.13 1,2", on(INIT, (100, 10)) + on(APP, (200, 20), (300, 30)), {"g0": (500, 50, 2)}),
+        example("pod charges 57", on(APP, (100, 10), (100, 10), (100, 10)), {"g0": (300, 30, 3)}),
+        example("init containers 0,2", on(APP, (100, 10), (200, 20)), {"g0": (300, 30, 2)}),
+        example("init containers 2,0", on(INIT, (100, 10), (200, 30)), {"g0": (200, 30, 1)}),
+        example("init containers 1,1", on(INIT, (500, 50)) + on(APP, (100, 10)), {"g0": (500, 50, 1)}),
+        example("init containers 1,2", on(INIT, (100, 10)) + on(APP, (200, 20), (300, 30)), {"g0": (500, 50, 2)}),
     ],
 )
 def test_charges_are_the_largest_moment_of_the_pod_s_life(uses: Uses, result: dict[str, tuple[int, int, int]]) -> None:
     assert effective(uses)[0] == result
 
 
-@pytest.mark.example("scheduler 24.7 #58")
+@pytest.mark.example("pod charges 58")
 def test_charges_shrink_when_init_containers_are_over() -> None:
     assert effective(on(INIT, (20000, 10)) + on(APP, (10000, 5))) == ({"g0": (20000, 10, 1)}, {"g0": (10000, 5, 1)})
 
@@ -89,9 +89,9 @@ MIB_500_FREE = {"memory_mib": 8000, "used_memory_mib": 7500, "used_shares": 1}
 @pytest.mark.parametrize(
     ("init", "app", "device", "text"),
     [
-        example("scheduler 24.7 #59", a_share(1, memory_mib=4000), a_share(1, memory_mib=100), MIB_500_FREE, "2/2 CardInsufficientMemory"),
+        example("pod charges 59", a_share(1, memory_mib=4000), a_share(1, memory_mib=100), MIB_500_FREE, "2/2 CardInsufficientMemory"),
         example(
-            "scheduler 24.7 #60",
+            "pod charges 60",
             a_share(1, memory_mib=1, cores=30),
             a_share(1, memory_mib=1, cores=10),
             {"used_cores": 80, "used_shares": 1},
@@ -107,13 +107,13 @@ def test_an_init_container_that_does_not_fit_keeps_the_pod_away(
     assert fit.text == text
 
 
-@pytest.mark.example("scheduler 24.7 #61")
+@pytest.mark.example("pod charges 61")
 def test_an_application_container_may_use_a_card_that_its_init_container_used() -> None:
     fit = fitted(a_request((INIT, a_share(2)), (APP, a_share(1)), device_policy="binpack"), "u1", "u2")
     assert entries(fit) == [["u2", "u1"], ["u2"]]
 
 
-@pytest.mark.example("scheduler 24.7 #62")
+@pytest.mark.example("pod charges 62")
 def test_each_container_has_its_entry_empty_ones_too() -> None:
     fit = fitted(a_request((INIT, None), (INIT, a_share(1)), (APP, a_share(1))), "u1")
     assert entries(fit) == [[], ["u1"], ["u1"]]

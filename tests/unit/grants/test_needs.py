@@ -48,7 +48,7 @@ def test_the_environment_is_the_references() -> None:
     }
 
 
-@pytest.mark.example("node-agent 13.2 #26")
+@pytest.mark.example("container selection 26")
 def test_the_containers_files_are_named_after_pod_and_container_and_of_ours_it_can_write_the_region_alone() -> None:
     found = what(("GPU-a", 3000, 50))
     writable = [bind for bind in found.mounts if not bind.read_only]
@@ -98,7 +98,7 @@ def test_a_whole_card_is_one_of_which_all_memory_and_all_cores_are_granted() -> 
     assert not is_whole(24576, 99)
 
 
-@pytest.mark.example("node-agent 13.2 #17")
+@pytest.mark.example("container selection 17")
 @pytest.mark.parametrize(
     ("value", "allowed", "share", "preloaded"),
     [

@@ -1,4 +1,4 @@
-"""When a node counts as unavailable, and how it comes back (cases C6, C7)."""
+"""When a node counts as unavailable, and how it comes back (HAMi#1839, HAMi#1430)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the driver's cards to what scheduler and kubelet are told (node-agent sheet 3.4, 3.5, 13.3, 13.4)."""
+"""From the driver's cards to what scheduler and kubelet are told."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_sick_card_stays_in_both_lists_with_all_its_shares_sick() -> None:
     assert [device.healthy for device in discovery.advertised(inventory, Sharing(split_count=10), sick)] == [False] * 20 + [True] * 10
 
 
-@pytest.mark.example("node-agent 13.4 #40")
+@pytest.mark.example("agent configuration 40")
 @pytest.mark.parametrize(
     ("mib", "scaling", "registered"), [(81920, 1.5, 122880), (32768, 0.8, 26214), (32768, 1.0, 32768), (100, 1.1, 110)]
 )
@@ -64,13 +64,13 @@ def test_the_type_has_the_vendors_prefix_and_no_separator(name: str, registered:
     assert discovery.nvidia_type(name) == registered
 
 
-@pytest.mark.example("node-agent 13.3 #29")
+@pytest.mark.example("preferred devices 29")
 @pytest.mark.parametrize("suffix", ["-0", "-10", "::replica-1"])
 def test_a_slot_names_its_card(suffix: str) -> None:
     assert discovery.physical_id(CARD + suffix) == CARD
 
 
-@pytest.mark.example("node-agent 13.3 #30")
+@pytest.mark.example("preferred devices 30")
 def test_a_card_names_itself() -> None:
     assert discovery.physical_id("GPU-03f69c50-207a-2038-9b45-23cac89cb123") == "GPU-03f69c50-207a-2038-9b45-23cac89cb123"
 
@@ -84,14 +84,14 @@ def cards(names: str) -> list[str]:
     return [f"GPU-00000000-0000-0000-0000-00000000000{name}" for name in names]
 
 
-@pytest.mark.example("node-agent 13.3 #31")
+@pytest.mark.example("preferred devices 31")
 def test_the_preferred_slots_are_of_the_granted_cards_with_those_that_must_be_among_them() -> None:
     available = slots("a-0", "a-1", "b-0", "c-0", "d-0", "d-1", "e-0", "f-0", "g-0", "h-0")
     found = discovery.preferred(cards("abcdefgh"), available, slots("d-1"), 8)
     assert set(found) == set(slots("a-0", "b-0", "c-0", "d-1", "e-0", "f-0", "g-0", "h-0"))
 
 
-@pytest.mark.example("node-agent 13.3 #32, #33")
+@pytest.mark.example("preferred devices 32, 33")
 def test_what_cannot_be_preferred_is_said() -> None:
     with pytest.raises(ValueError, match=r"no available slice device found for annotated GPU GPU-.*a"):
         discovery.preferred(cards("a"), slots("b-0"), [], 1)
@@ -99,7 +99,7 @@ def test_what_cannot_be_preferred_is_said() -> None:
         discovery.preferred(cards("a"), slots("a-0", "a-1"), [], 2)
 
 
-@pytest.mark.example("node-agent 13.4 #37")
+@pytest.mark.example("agent configuration 37")
 def test_kubelet_is_told_the_numa_node_only_where_that_is_asked() -> None:
     inventory = Inventory(devices=(a_card("GPU-uuid-1", numa=3),))
     assert discovery.advertised(inventory, Sharing(split_count=2), {}) == (
@@ -113,14 +113,14 @@ def node_config(**entry: Any) -> str:
     return json.dumps({"nodeconfig": [{"name": "other", "devicesplitcount": 99}, {"name": "n1", **entry}]})
 
 
-@pytest.mark.example("node-agent 13.4 #35")
+@pytest.mark.example("agent configuration 35")
 def test_a_nodes_entry_overrides_the_clusters_configuration() -> None:
     text = node_config(devicesplitcount=3, deviceMemoryScaling=0.8, DEVICECORESCALING=1.4, libcudaloglevel=3)
     found = sharing.for_node(Sharing(split_count=1), text, "n1")
     assert (found.split_count, found.memory_scaling, found.core_scaling, found.log_level) == (3, 0.8, 1.4, "3")
 
 
-@pytest.mark.example("node-agent 13.4 #36")
+@pytest.mark.example("agent configuration 36")
 @pytest.mark.parametrize(
     ("filters", "kept"), [({}, True), ({"uuid": []}, True), ({"uuid": ["GPU-a"]}, False), ({"index": [0]}, False), ({"index": [1]}, True)]
 )
@@ -129,14 +129,14 @@ def test_filtered_cards_are_left_out(filters: dict[str, Any], kept: bool) -> Non
     assert bool(discovery.registered(Inventory(devices=(a_card(),)), found, {})) is kept
 
 
-@pytest.mark.departs("a value that is there overrides, also when it is zero or false (trap T47)")
+@pytest.mark.departs("a value that is there overrides, also when it is zero or false")
 def test_false_and_zero_override() -> None:
     text = node_config(enablenumatopology=False, preconfigureddevicememory=0)
     found = sharing.for_node(Sharing(numa_topology=True, preconfigured_memory_mib=5), text, "n1")
     assert (found.numa_topology, found.preconfigured_memory_mib) == (False, 0)
 
 
-@pytest.mark.departs("a configuration that cannot be read is an error, not an empty mode (trap T48)")
+@pytest.mark.departs("a configuration that cannot be read is an error, not an empty mode")
 @pytest.mark.parametrize(
     "text",
     [

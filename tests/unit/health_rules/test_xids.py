@@ -1,4 +1,4 @@
-"""Which XID takes a card out, and how it comes back (cases D4, D5)."""
+"""Which XID takes a card out, and how it comes back."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_a_restart_forgets_neither_a_card_that_is_out_nor_what_happened() -> Non
     assert again.probed("GPU-a", "", now=12, time="t")
 
 
-# The reference's two variables (node-agent sheet 13.5).
+# The reference's two variables.
 @pytest.mark.departs("109 takes a card out: NVIDIA's catalogue asks for a reset after it, where the reference skips it")
-@pytest.mark.example("node-agent 13.5 #42")
+@pytest.mark.example("XIDs 42")
 @pytest.mark.parametrize(
     ("xid", "is_skipped"), [(13, True), (31, True), (43, True), (45, True), (68, True), (109, False), (48, False), (555, False)]
 )
@@ -93,7 +93,7 @@ def test_nothing_disabled(xid: int, is_skipped: bool) -> None:
     assert skipped(health.rules(), xid) is is_skipped
 
 
-@pytest.mark.example("node-agent 13.5 #43")
+@pytest.mark.example("XIDs 43")
 @pytest.mark.parametrize("disabled", ["all", "xids", "13, XIDS"])
 def test_all_disabled(disabled: str) -> None:
     rules = health.rules(disabled=disabled)
@@ -101,25 +101,25 @@ def test_all_disabled(disabled: str) -> None:
     assert not rules.watch
 
 
-@pytest.mark.example("node-agent 13.5 #44")
+@pytest.mark.example("XIDs 44")
 def test_all_enabled() -> None:
     assert not any(skipped(health.rules(enabled="all"), xid) for xid in (13, 79, 555))
 
 
-@pytest.mark.example("node-agent 13.5 #45")
+@pytest.mark.example("XIDs 45")
 def test_enabled_wins_over_disabled() -> None:
     rules = health.rules(disabled="11", enabled="11")
     assert not skipped(rules, 11)
     assert skipped(rules, 13)
 
 
-@pytest.mark.example("node-agent 13.5 #46")
+@pytest.mark.example("XIDs 46")
 @pytest.mark.parametrize(("disabled", "added"), [("68,not-an-int,67", {67, 68}), ("-68", set[int]()), ("68  ", {68}), (",68", {68})])
 def test_what_is_no_number_is_ignored(disabled: str, added: set[int]) -> None:
     assert health.rules(disabled=disabled).application == xid_catalog.APPLICATION_XIDS | added
 
 
-@pytest.mark.departs("the reference switches everything off here, against its own documentation (trap T20)")
+@pytest.mark.departs("the reference switches everything off here, against its own documentation")
 def test_all_disabled_but_one_watches_that_one() -> None:
     rules = health.rules(disabled="all", enabled="79")
     assert not skipped(rules, 79)

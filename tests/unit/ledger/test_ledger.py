@@ -77,7 +77,7 @@ def test_a_pod_whose_init_containers_alone_asked_holds_nothing_once_they_are_ove
     state.validate()
 
 
-@pytest.mark.example("scheduler 24.7 #58")
+@pytest.mark.example("pod charges 58")
 def test_what_a_shrunk_pod_gave_back_never_comes_back() -> None:
     state = a_state_with()
     assignments = place(state, WITH_INIT, a_ref()).assignments

@@ -1,4 +1,4 @@
-"""Which instance a share becomes, and where it lies (facts: scheduler 21 and 24.11)."""
+"""Which instance a share becomes, and where it lies."""
 
 import itertools
 
@@ -43,8 +43,8 @@ def chosen(memory_mib: int, *taken: MigInstance) -> tuple[str, int] | None:
     return None if found is None else (found[1].profile, found[1].placement.start)
 
 
-@pytest.mark.example("scheduler 24.11 #95")
-@pytest.mark.example("node-agent 13.6 #52")
+@pytest.mark.example("MIG and health 95")
+@pytest.mark.example("MIG instances 52")
 def test_a_card_is_filled_from_both_ends() -> None:
     taken: list[MigInstance] = []
     starts = []
@@ -56,7 +56,7 @@ def test_a_card_is_filled_from_both_ends() -> None:
     assert starts == [4, 0, 3, 2]
 
 
-@pytest.mark.example("scheduler 24.11 #96")
+@pytest.mark.example("MIG and health 96")
 def test_the_profile_is_what_is_booked() -> None:
     fit = fit_node([a_state(a_card())], a_request(memory_mib=10000))
     assert isinstance(fit, NodeFit)
@@ -65,7 +65,7 @@ def test_the_profile_is_what_is_booked() -> None:
     assert fit.charges[0].instances == (instance("2g.10gb", 0),)
 
 
-@pytest.mark.example("scheduler 24.11 #97")
+@pytest.mark.example("MIG and health 97")
 def test_a_profile_without_a_free_place_is_passed_over_for_a_larger_one_alone() -> None:
     full = [instance("2g.10gb", start) for start in (0, 2, 4)]
     assert chosen(10000, *full) is None
@@ -96,7 +96,7 @@ def test_a_share_in_percent_takes_the_profile_that_is_large_enough() -> None:
     assert whole.charges[0].memory_mib == 20480
 
 
-@pytest.mark.example("scheduler 24.11 #98")
+@pytest.mark.example("MIG and health 98")
 def test_one_card_gives_a_container_two_instances_where_a_shared_card_gives_one_share() -> None:
     fit = fit_node([a_state(a_card())], a_request(count=2, memory_mib=5000))
     assert isinstance(fit, NodeFit)

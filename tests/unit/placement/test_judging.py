@@ -35,7 +35,7 @@ def where(answer: Placement | Refusal) -> tuple[str, list[str]]:
 
 
 def two_nodes() -> ClusterState:
-    """The sheet's: d1 and d4 in use, a quarter and three quarters."""
+    """The example's devices: d1 and d4 in use, a quarter and three quarters."""
     state = ClusterState(Catalog())
     for node, cards in {"node1": ("d1", "d2"), "node2": ("d3", "d4")}.items():
         state.upsert_node(node, {"NVIDIA": tuple(a_device(uuid, index=place, memory_mib=8000) for place, uuid in enumerate(cards))})
@@ -50,12 +50,12 @@ SMALL = a_share(1, memory_mib=1000, cores=20)
 @pytest.mark.parametrize(
     ("node_policy", "device_policy", "containers", "result"),
     [
-        example("scheduler 24.5 #33", "binpack", "binpack", [SMALL], ("node2", ["d4"])),
-        example("scheduler 24.5 #34", "binpack", "spread", [SMALL], ("node2", ["d3"])),
-        example("scheduler 24.5 #35", "spread", "binpack", [SMALL], ("node1", ["d1"])),
-        example("scheduler 24.5 #36", "spread", "spread", [SMALL], ("node1", ["d2"])),
+        example("filter 33", "binpack", "binpack", [SMALL], ("node2", ["d4"])),
+        example("filter 34", "binpack", "spread", [SMALL], ("node2", ["d3"])),
+        example("filter 35", "spread", "binpack", [SMALL], ("node1", ["d1"])),
+        example("filter 36", "spread", "spread", [SMALL], ("node1", ["d2"])),
         example(
-            "scheduler 24.5 #37",
+            "filter 37",
             "binpack",
             "binpack",
             [(INIT, a_share(1, memory_mib=5000)), (APP, a_share(1, memory_mib=4000))],
@@ -68,7 +68,7 @@ def test_policies_choose_node_and_card(node_policy: str, device_policy: str, con
     assert where(two_nodes().judge(request, ["node1", "node2"], uid="u")) == result
 
 
-@pytest.mark.example("scheduler 24.5")
+@pytest.mark.example("filter")
 def test_the_scores_of_the_two_nodes() -> None:
     answer = two_nodes().judge(a_request(SMALL), ["node2", "node1"], uid="u", ranked=True)
     assert isinstance(answer, Placement)

@@ -1,4 +1,4 @@
-"""Whom to evict on one node (case F4)."""
+"""Whom to evict on one node (HAMi#1494)."""
 
 import itertools
 

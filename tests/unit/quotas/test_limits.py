@@ -1,4 +1,4 @@
-"""What namespaces may have (cases A11, A12)."""
+"""What namespaces may have (HAMi#1579, HAMi#3052)."""
 
 import pytest
 from hypothesis import given
@@ -38,14 +38,14 @@ def test_both_kinds_of_keys_limit_and_the_limit_itself_fits(limits: QuotaLimits,
     assert exceeded(limits, held(9000), namespace="elsewhere") == ""
 
 
-@pytest.mark.example("scheduler 24.8 #63")
+@pytest.mark.example("quota 63")
 def test_what_is_used_and_what_is_asked_are_added_up(limits: QuotaLimits) -> None:
     limits.changed(None, a_quota(limits__gpumem="2000"))
     assert exceeded(limits, held(500), held(1000)) == ""
     assert exceeded(limits, held(1500), held(1000)) != ""
 
 
-@pytest.mark.example("scheduler 24.8 #64")
+@pytest.mark.example("quota 64")
 def test_a_limit_counts_in_the_vendors_own_unit() -> None:
     limits = QuotaLimits(Catalog(DeviceConfig(nvidia=NvidiaConfig(memory_factor=2))).vendors)
     limits.changed(None, a_quota(limits__gpumem="2000"))
@@ -53,7 +53,7 @@ def test_a_limit_counts_in_the_vendors_own_unit() -> None:
     assert exceeded(limits, held(5000), held(1000)) != ""
 
 
-@pytest.mark.example("scheduler 24.8 #65")
+@pytest.mark.example("quota 65")
 def test_zero_is_none_and_absent_is_unlimited(limits: QuotaLimits) -> None:
     limits.changed(None, a_quota(limits__gpumem="0"))
     assert exceeded(limits, held(500)) != ""

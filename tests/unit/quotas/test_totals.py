@@ -1,4 +1,4 @@
-"""What counts against a quota: the peak of the sums, as admission counts it (cases A8, A12)."""
+"""What counts against a quota: the peak of the sums, as admission counts it (HAMi#2558, HAMi#3052)."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ def test_an_init_container_and_an_application_on_two_cards_are_never_there_at_on
     assert peak_mib(request, 2000, 1500) == 2000
 
 
-@pytest.mark.example("scheduler 24.8 #75")
+@pytest.mark.example("quota 75")
 def test_two_init_containers_count_as_the_larger() -> None:
     request = a_request((INIT, a_share(memory_mib=1500)), (INIT, a_share(memory_mib=1500)), (APP, a_share(memory_mib=100)))
     assert peak_mib(request, 4000) == 1500

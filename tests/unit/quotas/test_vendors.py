@@ -55,14 +55,14 @@ def test_cores_are_limited(vendor: Vendor) -> None:
     assert exceeded(book, vendor.name, cores=51)
 
 
-@pytest.mark.example("scheduler 24.8 #70")
+@pytest.mark.example("quota 70")
 @pytest.mark.parametrize(("limit", "asked", "fits"), [("100", [50], True), ("100", [200], False), ("60", [40, 40], False)])
 def test_cambricon(limit: str, asked: list[int], fits: bool) -> None:
     book = limits(**{"limits.cambricon.com/mlu.smlu.vmemory": limit})
     assert exceeded(book, "MLU", shares=len(asked), memory_mib=256 * sum(asked)) is not fits
 
 
-@pytest.mark.example("scheduler 24.8 #71")
+@pytest.mark.example("quota 71")
 @pytest.mark.parametrize(("asked", "fits"), [(800, True), (1200, False)])
 def test_hygon(asked: int, fits: bool) -> None:
     config = DeviceConfig(hygon=DeviceConfig().hygon.__class__(memory_factor=2))
@@ -96,7 +96,7 @@ def judged(limit: str, *sizes_mib: int, **asks: int) -> Any:
     return state.judge(a_request(**asks), ["n1"], uid="u", allowance=allowance)
 
 
-@pytest.mark.example("scheduler 24.8 #73")
+@pytest.mark.example("quota 73")
 @pytest.mark.departs("a quota is a reason against the pod on this node, not against some of its cards")
 def test_a_pod_over_its_quota_is_refused_on_every_node_with_one_reason() -> None:
     refused = judged("4000", 8000, 8000, 8000, 8000, count=2, memory_mib=3000)
@@ -104,7 +104,7 @@ def test_a_pod_over_its_quota_is_refused_on_every_node_with_one_reason() -> None
     assert "asks 6000 MiB, 0 MiB of 4000 MiB are used" in refused.summary
 
 
-@pytest.mark.example("scheduler 24.8 #74")
+@pytest.mark.example("quota 74")
 def test_the_card_that_the_quota_allows_is_found_among_larger_ones() -> None:
     placed = judged("2000", 9000, 2000, 9000, 9000, memory_percent=100)
     assert isinstance(placed, Placement)

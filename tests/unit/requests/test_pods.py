@@ -16,7 +16,7 @@ WEIGHTS = "hami.io/device-scoring-weights"
 @pytest.mark.parametrize(
     ("text", "weights"),
     [
-        example("scheduler 24.3 #21", " memory = 3, slot = 1, core = 0 ", Weights(slots=1, cores=0, memory=3)),
+        example("weights 21", " memory = 3, slot = 1, core = 0 ", Weights(slots=1, cores=0, memory=3)),
         pytest.param(None, Weights(), id="absent"),
     ],
 )
@@ -27,10 +27,10 @@ def test_weights_are_read(text: str | None, weights: Weights) -> None:
 @pytest.mark.parametrize(
     ("text", "detail"),
     [
-        example("scheduler 24.3 #22", "slot=1,memory=3", "expected slot, core, and memory weights"),
-        example("scheduler 24.3 #23", "slot=1,core=-1,memory=3", '"core" weight must not be negative'),
-        example("scheduler 24.3 #24", "slot=0,core=0,memory=0", "at least one weight must be positive"),
-        example("scheduler 24.3 #25", "slot=1,slot=2,memory=3", 'duplicate "slot" weight'),
+        example("weights 22", "slot=1,memory=3", "expected slot, core, and memory weights"),
+        example("weights 23", "slot=1,core=-1,memory=3", '"core" weight must not be negative'),
+        example("weights 24", "slot=0,core=0,memory=0", "at least one weight must be positive"),
+        example("weights 25", "slot=1,slot=2,memory=3", 'duplicate "slot" weight'),
         pytest.param("", "expected slot, core, and memory weights", id="empty"),
         pytest.param("slot=1,core=1,memory=1e3", '"memory" weight must be a whole number', id="exponent"),
         pytest.param("slot=1,core=1,memory=٣", '"memory" weight must be a whole number', id="digits of another script"),
@@ -96,7 +96,7 @@ def test_selectors_are_read_per_vendor() -> None:
     ("key", "text"),
     [
         example(
-            "vendors 1.8 L174",
+            "selectors 174",
             "nvidia.com/use-gputype",
             ",",
             departs="a list that names nothing is refused where it is written, not card by card",

@@ -198,7 +198,7 @@ def test_a_record_that_becomes_unreadable_stays_charged_and_a_repaired_one_lifts
 
 
 def a_pod_with_inits(*statuses: ContainerStatus) -> Pod:
-    """Case B9: a sidecar of 16000 MiB, an ordinary init container of 20000, an application of 16000."""
+    """HAMi#2723: a sidecar of 16000 MiB, an ordinary init container of 20000, an application of 16000."""
     pod = a_pod(
         "p1",
         a_container("app", gpu=1, mem=16000),
@@ -209,7 +209,7 @@ def a_pod_with_inits(*statuses: ContainerStatus) -> Pod:
     return with_status(pod, phase="Pending", init_container_statuses=statuses)
 
 
-@pytest.mark.departs("a sidecar is charged beside what runs with it; the reference takes it for an init container (trap T13)")
+@pytest.mark.departs("a sidecar is charged beside what runs with it; the reference takes it for an init container")
 def test_the_charge_shrinks_when_the_ordinary_init_containers_are_over(world: World) -> None:
     running = a_pod_with_inits(init_status("side", None), init_status("init", None))
     world.pods.changed(None, running)

@@ -16,7 +16,7 @@ from tests.builders import a_device, a_request, a_state, example
 from tests.unit.vendors.vendor_world import REFUSED, asked, figures, fit, share
 
 COUNT, MEMORY, CORES = "amd.com/gpu", "amd.com/gpumem", "amd.com/gpucores"
-BOTH_READ = "limits, else requests, for every vendor (trap 24)"
+BOTH_READ = "limits, else requests, for every vendor"
 
 
 def some(**more: Any) -> DeviceRequest:
@@ -32,9 +32,9 @@ def card(number: int = 0, **fields: Any) -> DeviceState:
 @pytest.mark.parametrize(
     ("limits", "requests", "result"),
     [
-        example("vendors 15 L830", {COUNT: 2, MEMORY: 4096, CORES: 33}, None, (2, 4096, 0, 33)),
-        example("vendors 15 L831", {COUNT: 1, MEMORY: 4096}, None, (1, 4096, 0, 100)),
-        example("vendors 15 L834", None, {COUNT: 1}, (1, 0, 100, 100), departs=BOTH_READ),
+        example("AMD 830", {COUNT: 2, MEMORY: 4096, CORES: 33}, None, (2, 4096, 0, 33)),
+        example("AMD 831", {COUNT: 1, MEMORY: 4096}, None, (1, 4096, 0, 100)),
+        example("AMD 834", None, {COUNT: 1}, (1, 0, 100, 100), departs=BOTH_READ),
     ],
 )
 def test_containers_ask_for(limits: dict[str, Any] | None, requests: dict[str, Any] | None, result: tuple[int, ...]) -> None:
@@ -44,18 +44,14 @@ def test_containers_ask_for(limits: dict[str, Any] | None, requests: dict[str, A
 @pytest.mark.parametrize(
     "limits",
     [
-        example("vendors 15 L832 count", {COUNT: 2**31}, departs=REFUSED),
-        example("vendors 15 L832 memory", {COUNT: 1, MEMORY: -1}, departs=REFUSED),
-        example("vendors 15 L832 core 0", {COUNT: 1, CORES: 0}, departs=REFUSED),
-        example("vendors 15 L832 core 101", {COUNT: 1, CORES: 101}, departs=REFUSED),
-        example("vendors 15 L833 0", {COUNT: 1, CORES: 0}),
-        example("vendors 15 L833 101", {COUNT: 1, CORES: 101}),
-        example(
-            "vendors 15 L835 memory", {MEMORY: 100}, departs="memory or cores without a count are refused: nobody knows of how many cards"
-        ),
-        example(
-            "vendors 15 L835 cores", {CORES: 10}, departs="memory or cores without a count are refused: nobody knows of how many cards"
-        ),
+        example("AMD 832 count", {COUNT: 2**31}, departs=REFUSED),
+        example("AMD 832 memory", {COUNT: 1, MEMORY: -1}, departs=REFUSED),
+        example("AMD 832 core 0", {COUNT: 1, CORES: 0}, departs=REFUSED),
+        example("AMD 832 core 101", {COUNT: 1, CORES: 101}, departs=REFUSED),
+        example("AMD 833 0", {COUNT: 1, CORES: 0}),
+        example("AMD 833 101", {COUNT: 1, CORES: 101}),
+        example("AMD 835 memory", {MEMORY: 100}, departs="memory or cores without a count are refused: nobody knows of how many cards"),
+        example("AMD 835 cores", {CORES: 10}, departs="memory or cores without a count are refused: nobody knows of how many cards"),
     ],
 )
 def test_what_cannot_be_given_is_refused(limits: dict[str, Any]) -> None:
@@ -63,13 +59,13 @@ def test_what_cannot_be_given_is_refused(limits: dict[str, Any]) -> None:
         asked(limits)
 
 
-@pytest.mark.example("vendors 15 L832 none")
+@pytest.mark.example("AMD 832 none")
 def test_no_count_is_no_request() -> None:
     assert asked({"cpu": 1}) is None
     assert asked({COUNT: 0}) is None
 
 
-@pytest.mark.example("vendors 15 L836")
+@pytest.mark.example("AMD 836")
 def test_whole_cards_take_all_units() -> None:
     request = DeviceRequest(vendor="AMD", count=2, memory_percent=100, rules=Catalog().vendor("AMD").rules)
     found = fit_node([card(0), card(1)], a_request(request))
@@ -81,12 +77,12 @@ def test_whole_cards_take_all_units() -> None:
 @pytest.mark.parametrize(
     ("percent", "total", "units"),
     [
-        example("vendors 15 L837 50", 50, 100, 50),
-        example("vendors 15 L837 1", 1, 64, 1),
-        example("vendors 15 L837 101", 101, 64, 64),
-        example("vendors 15 L838 25", 25, 304, 76),
-        example("vendors 15 L838 33", 33, 304, 100),
-        example("vendors 15 L838 67", 67, 304, 203),
+        example("AMD 837 50", 50, 100, 50),
+        example("AMD 837 1", 1, 64, 1),
+        example("AMD 837 101", 101, 64, 64),
+        example("AMD 838 25", 25, 304, 76),
+        example("AMD 838 33", 33, 304, 100),
+        example("AMD 838 67", 67, 304, 203),
         pytest.param(1, 50, 1, id="never none"),
     ],
 )
@@ -94,22 +90,22 @@ def test_percent_are_compute_units(percent: int, total: int, units: int) -> None
     assert compute_units(percent, total) == units
 
 
-@pytest.mark.example("vendors 15 L839")
+@pytest.mark.example("AMD 839")
 def test_the_assignment_names_the_model() -> None:
     found = fit_node([card(type="AMD_Instinct_MI300X_VF")], a_request(some(**{MEMORY: 500, CORES: 25})))
     assert isinstance(found, NodeFit)
     assert assignment.encode(found.assignments[0]) == "dev-0,AMD_Instinct_MI300X_VF,500,25:;"
 
 
-@pytest.mark.departs("a model that does not say AMD is AMD's where AMD's plugin registers it; separators in it are replaced (trap 61)")
-@pytest.mark.example("vendors trap 61")
+@pytest.mark.departs("a model that does not say AMD is AMD's where AMD's plugin registers it; separators in it are replaced")
+@pytest.mark.example("edge 61")
 def test_any_model_is_taken_and_its_text_is_safe() -> None:
     found = fit_node([card(type="MI300X, 8:1;x")], a_request(some(**{MEMORY: 500})))
     assert isinstance(found, NodeFit)
     assert assignment.encode(found.assignments[0]) == "dev-0,MI300X- 8-1-x,500,100:;"
 
 
-@pytest.mark.example("vendors 15 L840")
+@pytest.mark.example("AMD 840")
 def test_memory_in_use_is_not_there() -> None:
     assert fit([card(used_shares=1, used_memory_mib=900)], some(**{MEMORY: 500, CORES: 1})) == "1/1 CardInsufficientMemory"
 
@@ -120,7 +116,7 @@ def test_a_misfit_says_units_where_units_are_booked() -> None:
     assert found.detail == "container c0: needs 76 of 304 of one card's cores, most free 4"
 
 
-@pytest.mark.example("vendors 1.8 L174")
+@pytest.mark.example("selectors 174")
 def test_a_list_of_separators_is_refused() -> None:
     with pytest.raises(RequestError, match=r"amd.com/use-gputype"):
         asked({COUNT: 1}, annotations={"amd.com/use-gputype": ","})

@@ -15,7 +15,7 @@ from hami_devices.requests import RequestError
 from hami_devices.vendors.ascend import HARD_SPLIT, SOFT_SPLIT, round_up
 from tests.builders import a_request, a_state, example
 from tests.unit.vendors.vendor_world import (
-    BY_TRAP_23,
+    BINARY_SUFFIX,
     REFUSED,
     a_node_with,
     a_pod_asking,
@@ -33,7 +33,7 @@ from tests.unit.vendors.vendor_world import (
 SOFT = {"huawei.com/vnpu-mode": "hami-core"}
 PATH = "spec.containers[0]"
 BOOKED = "the reader gives the size that the webhook writes: what is asked, what is booked and the limit are one"
-NO_CARD = "where no card is free as a whole the reason is its links, in devices, and is never 0 of so many (trap 58)"
+NO_CARD = "where no card is free as a whole the reason is its links, in devices, and is never 0 of so many"
 CHIPS = {chip.common_word: chip for chip in ASCENDS}
 SIZES = {
     "Ascend910A": (32768, 32768, {"vir02": 2184, "vir04": 4369, "vir08": 8738, "vir16": 17476}),
@@ -80,9 +80,9 @@ def test_every_chip_of_the_default_configuration_is_cut_in_its_templates(chip: s
 @pytest.mark.parametrize(
     ("chip", "asks", "memory_mib"),
     [
-        example("vendors 12 L758 template", "Ascend910A", {"memory": 8738}, 8738),
-        example("vendors 12 L758 none", "Ascend910A", {}, 32768),
-        example("vendors 12 L759", "Ascend910A", {"memory": 20000}, 32768),
+        example("Ascend 758 template", "Ascend910A", {"memory": 8738}, 8738),
+        example("Ascend 758 none", "Ascend910A", {}, 32768),
+        example("Ascend 759", "Ascend910A", {"memory": 20000}, 32768),
     ],
 )
 def test_the_webhook_writes_what_is_booked(chip: str, asks: dict[str, int], memory_mib: int) -> None:
@@ -95,19 +95,17 @@ def test_the_webhook_writes_what_is_booked(chip: str, asks: dict[str, int], memo
 @pytest.mark.parametrize(
     ("chip", "count", "asks", "part"),
     [
-        example("vendors 12 L760", "Ascend910A", 2, {"memory": 40000}, "at most 32768"),
-        example("vendors 12 L761", "Ascend910A", 2, {"memory": 8738}, "whole devices"),
-        example("vendors 12 L762 odd", "Ascend910C", 3, {}, "even number"),
-        example("vendors 12 L765", "Ascend910B3", 1, {"core": 10}, "nothing, unless"),
-        example("vendors 12 L766", "Ascend910A", 2, {"memory": 8738}, "whole devices", departs=BOOKED),
-        example("vendors 12 L769 negative", "Ascend910A", 1, {"memory": -100}, "whole number", departs=REFUSED),
-        example("vendors 12 L769 milli", "Ascend910A", 1, {"memory": "-1m"}, "whole number", departs=REFUSED),
-        example("vendors 12 L769 count", "Ascend910A", 2200000000, {}, "whole number", departs=REFUSED),
-        example("vendors 12 L769 core", "Ascend910A", 1, {"core": -1}, "whole number", departs=REFUSED),
-        example("vendors trap 55", "Ascend910A", 1, {"memory": 0}, "more than 0", departs="0 MiB is refused"),
-        example(
-            "vendors trap 56", "Ascend910C", 1, {"memory": 16384}, "whole devices", departs="two devices of a card are not cut by template"
-        ),
+        example("Ascend 760", "Ascend910A", 2, {"memory": 40000}, "at most 32768"),
+        example("Ascend 761", "Ascend910A", 2, {"memory": 8738}, "whole devices"),
+        example("Ascend 762 odd", "Ascend910C", 3, {}, "even number"),
+        example("Ascend 765", "Ascend910B3", 1, {"core": 10}, "nothing, unless"),
+        example("Ascend 766", "Ascend910A", 2, {"memory": 8738}, "whole devices", departs=BOOKED),
+        example("Ascend 769 negative", "Ascend910A", 1, {"memory": -100}, "whole number", departs=REFUSED),
+        example("Ascend 769 milli", "Ascend910A", 1, {"memory": "-1m"}, "whole number", departs=REFUSED),
+        example("Ascend 769 count", "Ascend910A", 2200000000, {}, "whole number", departs=REFUSED),
+        example("Ascend 769 core", "Ascend910A", 1, {"core": -1}, "whole number", departs=REFUSED),
+        example("edge 55", "Ascend910A", 1, {"memory": 0}, "more than 0", departs="0 MiB is refused"),
+        example("edge 56", "Ascend910C", 1, {"memory": 16384}, "whole devices", departs="two devices of a card are not cut by template"),
     ],
 )
 def test_what_no_card_gives_is_refused(chip: str, count: int, asks: dict[str, Any], part: str) -> None:
@@ -116,9 +114,7 @@ def test_what_no_card_gives_is_refused(chip: str, count: int, asks: dict[str, An
             call(limits(chip, count, **asks))
 
 
-@pytest.mark.parametrize(
-    ("count", "booked"), [example("vendors 12 L762 1", 1, 2), example("vendors 12 L762 4", 4, 4), pytest.param(2, 2, id="2")]
-)
+@pytest.mark.parametrize(("count", "booked"), [example("Ascend 762 1", 1, 2), example("Ascend 762 4", 4, 4), pytest.param(2, 2, id="2")])
 def test_a_super_pod_gives_whole_cards(count: int, booked: int) -> None:
     assert some("Ascend910C", count).count == booked
     change = SetLimit(path=PATH, resource="huawei.com/Ascend910C", value=str(booked))
@@ -131,13 +127,13 @@ ALONE = (
 )
 
 
-@pytest.mark.example("vendors 12 L763 one")
+@pytest.mark.example("Ascend 763 one")
 def test_without_a_super_pod_one_stays_one() -> None:
     assert figures(asked(limits("Ascend910C", 1, memory=16384), catalog=configured(ALONE))) == (1, 16384, 0, 0)
 
 
-@pytest.mark.departs("an odd number above one can never fit, and is refused where it is asked (trap 56)")
-@pytest.mark.example("vendors 12 L763 odd")
+@pytest.mark.departs("an odd number above one can never fit, and is refused where it is asked")
+@pytest.mark.example("Ascend 763 odd")
 def test_without_a_super_pod_an_odd_number_is_refused() -> None:
     with pytest.raises(RequestError, match="even number"):
         asked(limits("Ascend910C", 3), catalog=configured(ALONE))
@@ -146,10 +142,10 @@ def test_without_a_super_pod_an_odd_number_is_refused() -> None:
 @pytest.mark.parametrize(
     ("chip", "count", "annotations", "asks", "result"),
     [
-        example("vendors 12 L764", "Ascend910B3", 1, SOFT, {"memory": 15360, "core": 20}, (1, 15360, 0, 20)),
-        example("vendors 12 L765 zero", "Ascend910B3", 1, None, {"core": 0}, (1, 65536, 0, 0)),
-        example("vendors 12 L767", "Ascend910B3", 1, SOFT, {"memory": 15360, "core": 10}, (1, 15360, 0, 10)),
-        example("vendors 12 L769 16Gi", "Ascend910B3", 1, None, {"memory": "16Gi"}, (1, 16384, 0, 0), departs=BY_TRAP_23),
+        example("Ascend 764", "Ascend910B3", 1, SOFT, {"memory": 15360, "core": 20}, (1, 15360, 0, 20)),
+        example("Ascend 765 zero", "Ascend910B3", 1, None, {"core": 0}, (1, 65536, 0, 0)),
+        example("Ascend 767", "Ascend910B3", 1, SOFT, {"memory": 15360, "core": 10}, (1, 15360, 0, 10)),
+        example("Ascend 769 16Gi", "Ascend910B3", 1, None, {"memory": "16Gi"}, (1, 16384, 0, 0), departs=BINARY_SUFFIX),
     ],
 )
 def test_containers_ask_for(
@@ -169,17 +165,17 @@ def scaled(factor: int) -> str:
 @pytest.mark.parametrize(
     ("factor", "memory_mib"),
     [
-        example("vendors 12 L768 10", 10, 1280),
-        example("vendors 12 L768 100", 100, 12800),
-        example("vendors 12 L768 0", 0, 128),
+        example("Ascend 768 10", 10, 1280),
+        example("Ascend 768 100", 100, 12800),
+        example("Ascend 768 0", 0, 128),
     ],
 )
 def test_a_factor_scales_once(factor: int, memory_mib: int) -> None:
     assert figures(asked(limits("Ascend910A", memory=128), annotations=SOFT, catalog=configured(scaled(factor)))) == (1, memory_mib, 0, 0)
 
 
-@pytest.mark.departs("rounded to a template after it is scaled, and not scaled again (trap 53)")
-@pytest.mark.example("vendors trap 53")
+@pytest.mark.departs("rounded to a template after it is scaled, and not scaled again")
+@pytest.mark.example("edge 53")
 def test_a_template_is_chosen_after_scaling() -> None:
     catalog = configured(scaled(100))
     asks = limits("Ascend910A", memory=128)
@@ -190,7 +186,7 @@ def test_a_template_is_chosen_after_scaling() -> None:
 
 
 @pytest.mark.departs(REFUSED)
-@pytest.mark.example("vendors 12 L770")
+@pytest.mark.example("Ascend 770")
 def test_what_a_factor_makes_too_large_is_refused() -> None:
     with pytest.raises(RequestError):
         asked(limits("Ascend910A", memory=300000000), catalog=configured(scaled(10)))
@@ -200,22 +196,22 @@ def test_what_a_factor_makes_too_large_is_refused() -> None:
     ("chip", "states", "count", "result"),
     [
         example(
-            "vendors 12 L771",
+            "Ascend 771",
             "Ascend910B3",
             [card("Ascend910B3", number, custom_info={"NetworkID": network}) for number, network in enumerate((0, 1, 1))],
             2,
             ["dev-2", "dev-1"],
         ),
-        example("vendors 12 L772", "Ascend910C", [card("Ascend910C", number) for number in (0, 1, 2)], 2, ["dev-1", "dev-0"]),
+        example("Ascend 772", "Ascend910C", [card("Ascend910C", number) for number in (0, 1, 2)], 2, ["dev-1", "dev-0"]),
         example(
-            "vendors 12 L773",
+            "Ascend 773",
             "Ascend910C",
             [card("Ascend910C", number) for number in (0, 1, 2, 4, 6)],
             4,
             "2/5 AllocatedCardsInsufficientRequest",
         ),
         example(
-            "vendors 12 L774 plain",
+            "Ascend 774 plain",
             "Ascend910C",
             [card("Ascend910C", number) for number in (0, 2)],
             2,
@@ -223,7 +219,7 @@ def test_what_a_factor_makes_too_large_is_refused() -> None:
             departs=NO_CARD,
         ),
         example(
-            "vendors 12 L774 network",
+            "Ascend 774 network",
             "Ascend910C",
             [card("Ascend910C", number, custom_info={"NetworkID": 0}) for number in (0, 2)],
             2,
@@ -242,10 +238,10 @@ def test_several_devices_stand_together(chip: str, states: list[DeviceState], co
 @pytest.mark.parametrize(
     ("annotation", "annotations", "result"),
     [
-        example("vendors 12 L775 plain", None, SOFT, "1/1 ModeNotFit"),
-        example("vendors 12 L775 soft", "true", SOFT, ["device-0"]),
+        example("Ascend 775 plain", None, SOFT, "1/1 ModeNotFit"),
+        example("Ascend 775 soft", "true", SOFT, ["device-0"]),
         pytest.param("false", SOFT, "1/1 ModeNotFit", id="said to be plain"),
-        pytest.param("true", None, "1/1 ModeNotFit", id="trap 57: a pod of templates on a node without"),
+        pytest.param("true", None, "1/1 ModeNotFit", id="a pod of templates on a node without"),
         pytest.param(None, None, ["device-0"], id="templates on a plain node"),
     ],
 )
@@ -282,21 +278,21 @@ def test_a_node_is_better_where_devices_are_of_one_network(networks: tuple[int |
     ("chip", "annotations", "given", "cut"),
     [
         example(
-            "vendors 12 L755",
+            "Ascend 755",
             "Ascend910A",
             None,
             share("device-0", "Ascend910A", 8738, 1),
             {"UUID": "device-0", "temp": "vir08", "memory": 8738, "core": 1},
         ),
         example(
-            "vendors 12 L756",
+            "Ascend 756",
             "Ascend910A",
             None,
             share("device-0", "Ascend910A", 8738, 0),
             {"UUID": "device-0", "temp": "vir08", "memory": 8738},
         ),
         example(
-            "vendors 12 L757",
+            "Ascend 757",
             "Ascend910B3",
             SOFT,
             share("device-0", "Ascend910B3", 8192, 5),
@@ -323,8 +319,8 @@ def overwriting(*chips: str) -> str:
     return f"vnpus: [{entries}]"
 
 
-@pytest.mark.departs("decided once for each container, whatever the number of chips that it does not ask for (trap 54)")
-@pytest.mark.example("vendors trap 54")
+@pytest.mark.departs("decided once for each container, whatever the number of chips that it does not ask for")
+@pytest.mark.example("edge 54")
 def test_an_image_s_own_choice_of_devices_is_overwritten_once() -> None:
     catalog = configured(overwriting("A", "B"))
     assert changes({"cpu": 1}, catalog=catalog) == (AddEnv(path=PATH, name="ASCEND_VISIBLE_DEVICES", value=""),)

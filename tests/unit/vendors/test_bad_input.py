@@ -1,4 +1,7 @@
-"""Cases A1, A2, A3 and A16 for every vendor: a quantity is understood, or refused with its field; it is never zero, and nothing is cut to fit."""
+"""Bad quantities, for every vendor (HAMi#2336, HAMi#2156, HAMi#2788): a quantity is read, or refused with its field.
+
+It is never zero, and nothing is cut to fit.
+"""
 
 from __future__ import annotations
 

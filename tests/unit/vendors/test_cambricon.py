@@ -1,4 +1,4 @@
-"""Cambricon MLU: the sheet's examples."""
+"""Cambricon MLU: worked examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hami_devices.requests import RequestError
 from hami_protocol import assignment
 from hami_protocol.errors import RecordError
 from tests.builders import a_device, example
-from tests.unit.vendors.vendor_world import BY_TRAP_23, a_node_with, asked, devices, figures, held, share, written
+from tests.unit.vendors.vendor_world import BINARY_SUFFIX, a_node_with, asked, devices, figures, held, share, written
 
 COUNT, MEMORY, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "cambricon.com/mlu.smlu.vcore"
 
@@ -18,8 +18,8 @@ COUNT, MEMORY, CORES = "cambricon.com/vmlu", "cambricon.com/mlu.smlu.vmemory", "
 @pytest.mark.parametrize(
     ("cores", "memory", "uuids", "memory_mib"),
     [
-        example("vendors 3 L476", 1, 1, ["test-cambricon-mlu-0"], 25600),
-        example("vendors 3 L477", 200, 4096, ["test-cambricon-mlu-0", "test-cambricon-mlu-1"], 524288),
+        example("Cambricon 476", 1, 1, ["test-cambricon-mlu-0"], 25600),
+        example("Cambricon 477", 200, 4096, ["test-cambricon-mlu-0", "test-cambricon-mlu-1"], 524288),
         pytest.param(0, 0, [], 0, id="no capacity"),
     ],
 )
@@ -32,11 +32,11 @@ def test_devices_are_counted_from_capacity(cores: int, memory: int, uuids: list[
 @pytest.mark.parametrize(
     ("limits", "result"),
     [
-        example("vendors 3 L478", {COUNT: 1, MEMORY: 1000, CORES: 2}, (1, 256000, 0, 2)),
-        example("vendors 3 L479", {COUNT: 1, MEMORY: 1000}, (1, 256000, 0, 100)),
-        example("vendors 3 L480", {COUNT: 1, CORES: 2}, (1, 0, 100, 2)),
-        example("vendors 3 L481 16Gi", {COUNT: 1, MEMORY: "16Gi"}, (1, 16384, 0, 100), departs=BY_TRAP_23),
-        example("vendors 3 L481 16.0Gi", {COUNT: 1, MEMORY: "16.0Gi"}, (1, 16384, 0, 100), departs=BY_TRAP_23),
+        example("Cambricon 478", {COUNT: 1, MEMORY: 1000, CORES: 2}, (1, 256000, 0, 2)),
+        example("Cambricon 479", {COUNT: 1, MEMORY: 1000}, (1, 256000, 0, 100)),
+        example("Cambricon 480", {COUNT: 1, CORES: 2}, (1, 0, 100, 2)),
+        example("Cambricon 481 16Gi", {COUNT: 1, MEMORY: "16Gi"}, (1, 16384, 0, 100), departs=BINARY_SUFFIX),
+        example("Cambricon 481 16.0Gi", {COUNT: 1, MEMORY: "16.0Gi"}, (1, 16384, 0, 100), departs=BINARY_SUFFIX),
     ],
 )
 def test_containers_ask_for(limits: dict[str, Any], result: tuple[int, int, int, int]) -> None:
@@ -48,7 +48,7 @@ def test_memory_and_cores_are_asked_of_a_device() -> None:
         asked({MEMORY: 10})
 
 
-@pytest.mark.example("vendors 3 L482")
+@pytest.mark.example("Cambricon 482")
 def test_the_plugin_reads_a_profile_and_a_flag() -> None:
     given = held("MLU", [share("device-0", "MLU", 256000, 1)])
     assert written(given, a_device("device-0")) == {"CAMBRICON_DSMLU_ASSIGNED": "false", "CAMBRICON_DSMLU_PROFILE": "0_1_1000"}

@@ -179,7 +179,7 @@ def test_every_vendor_s_resources_can_be_renamed_and_an_empty_name_switches_it_o
 
 
 @pytest.mark.departs("a list of chips under vnpus is read as its configs, where the reference stops at start")
-@pytest.mark.example("vendors trap 62")
+@pytest.mark.example("edge 62")
 def test_a_list_of_chips_is_as_good_as_an_object() -> None:
     chip = "{commonWord: X, resourceName: x.io/x, memoryAllocatable: 1, memoryCapacity: 1}"
     assert load(f"vnpus: [{chip}]") == load(f"vnpus: {{configs: [{chip}]}}")

@@ -36,8 +36,8 @@ def watched() -> Watched:
     return Watched()
 
 
-@pytest.mark.departs("devices that the capacity counts go with it (trap 13)")
-@pytest.mark.example("vendors trap 13")
+@pytest.mark.departs("devices that the capacity counts go with it")
+@pytest.mark.example("edge 13")
 def test_devices_come_and_go_with_the_capacity(watched: Watched) -> None:
     assert watched.sees(a_node_with({GCU: "2"})) == ["test-GCU-0", "test-GCU-1"]
     assert watched.sees(a_node_with({GCU: "1"})) == ["test-GCU-0"]

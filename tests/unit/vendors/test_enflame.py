@@ -22,7 +22,7 @@ from tests.unit.vendors.vendor_world import CATALOG, a_node_with, a_pod_asking, 
 
 SLICES, MEMORY, CORES = "enflame.com/drs-gcu", "enflame.com/gcu-memory", "enflame.com/gcu-core"
 CAPACITY = '{"devices":[{"index":"0","minor":"0","capacity":6}],"profiles":{"1g.6gb":"0","3g.20gb":"1","6g.40gb":"2"}}'
-UNITS = "below 1024 a bare amount is in GiB, from there on in MiB, whatever the node has (trap 49)"
+UNITS = "below 1024 a bare amount is in GiB, from there on in MiB, whatever the node has"
 
 
 def offered(text: str = CAPACITY) -> Any:
@@ -36,7 +36,7 @@ def some(**limits: Any) -> DeviceRequest:
     return request
 
 
-@pytest.mark.example("vendors 8 L614")
+@pytest.mark.example("Enflame DRS 614")
 def test_a_node_offers_slices() -> None:
     (device,) = offered()
     assert (device.uuid, device.memory_mib, device.shares, device.cores) == ("n1-enflame-drs-0", 40960, 6, 100)
@@ -46,9 +46,9 @@ def test_a_node_offers_slices() -> None:
 @pytest.mark.parametrize(
     ("limits", "profile", "memory_mib", "cores"),
     [
-        example("vendors 8 L615", {"slices": 3}, "3g.20gb", 20480, 50),
-        example("vendors 8 L616", {"memory": 20480, "cores": 40}, "3g.20gb", 20480, 50),
-        example("vendors 8 L621", {"memory": 30}, "6g.40gb", 40960, 100),
+        example("Enflame DRS 615", {"slices": 3}, "3g.20gb", 20480, 50),
+        example("Enflame DRS 616", {"memory": 20480, "cores": 40}, "3g.20gb", 20480, 50),
+        example("Enflame DRS 621", {"memory": 30}, "6g.40gb", 40960, 100),
         pytest.param({"memory": "6Gi"}, "1g.6gb", 6144, 17, id="with a unit of its own"),
         pytest.param({"cores": 51}, "6g.40gb", 40960, 100, id="by cores alone"),
     ],
@@ -67,7 +67,7 @@ def test_the_smallest_profile_is_taken(limits: dict[str, Any], profile: str, mem
 
 
 @pytest.mark.departs(UNITS)
-@pytest.mark.parametrize("memory", [example("vendors trap 49 80", 80), example("vendors trap 49 81", 81)])
+@pytest.mark.parametrize("memory", [example("edge 49 80", 80), example("edge 49 81", 81)])
 def test_one_gibibyte_more_never_becomes_a_thousandth(memory: int) -> None:
     assert some(memory=memory).memory_mib == memory * 1024
 
@@ -75,10 +75,10 @@ def test_one_gibibyte_more_never_becomes_a_thousandth(memory: int) -> None:
 @pytest.mark.parametrize(
     ("text", "used", "policy", "result"),
     [
-        example("vendors 8 L617", CAPACITY.replace(',"3g.20gb":"1","6g.40gb":"2"', ""), 0, "spread", "1/1 ModeNotFit"),
-        example("vendors 8 L618", CAPACITY, 1, "mutex", "1/1 ExclusiveDeviceAllocateConflict"),
+        example("Enflame DRS 617", CAPACITY.replace(',"3g.20gb":"1","6g.40gb":"2"', ""), 0, "spread", "1/1 ModeNotFit"),
+        example("Enflame DRS 618", CAPACITY, 1, "mutex", "1/1 ExclusiveDeviceAllocateConflict"),
         example(
-            "vendors trap 48",
+            "edge 48",
             CAPACITY,
             4,
             "spread",
@@ -98,10 +98,10 @@ OUT_OF_RANGE = "a number that is out of range is refused, not cut to what fits"
 @pytest.mark.parametrize(
     ("capacity", "slices"),
     [
-        example("vendors 8 L619 NaN", "NaN", None),
-        example("vendors 8 L619 1e300", "1e300", None),
-        example("vendors 8 L619 42", "42", 42),
-        example("vendors 8 L619 text", '"2147483648"', None, departs=OUT_OF_RANGE),
+        example("Enflame DRS 619 NaN", "NaN", None),
+        example("Enflame DRS 619 1e300", "1e300", None),
+        example("Enflame DRS 619 42", "42", 42),
+        example("Enflame DRS 619 text", '"2147483648"', None, departs=OUT_OF_RANGE),
         pytest.param('"6"', 6, id="as text"),
         pytest.param("0", None, id="none"),
     ],
@@ -116,7 +116,8 @@ def test_a_capacity_is_a_number_of_slices(capacity: str, slices: int | None) -> 
 
 
 @pytest.mark.parametrize(
-    "name", [example("vendors 8 L620 slices", "4294967299g.20gb"), example("vendors 8 L620 memory", "2g.4294967299gb"), "3g", "", "0g.6gb"]
+    "name",
+    [example("Enflame DRS 620 slices", "4294967299g.20gb"), example("Enflame DRS 620 memory", "2g.4294967299gb"), "3g", "", "0g.6gb"],
 )
 def test_a_profile_that_no_card_has_is_none(name: str) -> None:
     assert read_profile(name, "1") is None

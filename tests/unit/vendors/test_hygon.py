@@ -1,4 +1,4 @@
-"""Hygon DCU: the sheet's examples."""
+"""Hygon DCU: worked examples."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hami_devices.requests import RequestError
 from hami_protocol.errors import RecordError
 from tests.builders import a_state, example
-from tests.unit.vendors.vendor_world import BY_TRAP_23, REFUSED, a_node_with, asked, configured, devices, figures, fit, selectors_of
+from tests.unit.vendors.vendor_world import BINARY_SUFFIX, REFUSED, a_node_with, asked, configured, devices, figures, fit, selectors_of
 
 COUNT, MEMORY, CORES = "hygon.com/dcunum", "hygon.com/dcumem", "hygon.com/dcucores"
 REGISTER = "hami.io/node-dcu-register"
 
 
-@pytest.mark.example("vendors 4 L497")
+@pytest.mark.example("Hygon 497")
 def test_devices_are_registered_as_text() -> None:
     (device,) = devices("DCU", a_node_with(annotations={REGISTER: "test-0,1,1024,100,DCU,0,true,0,test:"}))
     assert (device.shares, device.memory_mib, device.mode, device.index) == (1, 1024, "test", 0)
@@ -23,7 +23,7 @@ def test_devices_are_registered_as_text() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [example("vendors 4 L498 five", "test-0,1,1024,100,DCU:"), "test-0"],
+    [example("Hygon 498 five", "test-0,1,1024,100,DCU:"), "test-0"],
 )
 def test_a_registration_that_cannot_be_read_fences_the_node(text: str) -> None:
     with pytest.raises(RecordError):
@@ -31,7 +31,7 @@ def test_a_registration_that_cannot_be_read_fences_the_node(text: str) -> None:
 
 
 @pytest.mark.departs("an empty text registers no device, which is no error: the reference writes it where a vendor has none; so does ':'")
-@pytest.mark.parametrize("text", [example("vendors 4 L498 colon", ":"), example("vendors 4 L498 empty", "")])
+@pytest.mark.parametrize("text", [example("Hygon 498 colon", ":"), example("Hygon 498 empty", "")])
 def test_no_device_is_no_error(text: str) -> None:
     assert devices("DCU", a_node_with(annotations={REGISTER: text})) == ()
 
@@ -39,11 +39,11 @@ def test_no_device_is_no_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "requests", "result"),
     [
-        example("vendors 4 L499", {COUNT: 1, MEMORY: 1024, CORES: 1}, None, (1, 1024, 0, 1)),
-        example("vendors 4 L500", {COUNT: 1}, {MEMORY: 1024, CORES: 1}, (1, 1024, 0, 1)),
-        example("vendors 4 L501", {COUNT: 1, CORES: 1}, None, (1, 0, 100, 1)),
-        example("vendors 4 L502 16Gi", {COUNT: 1, MEMORY: "16Gi"}, None, (1, 16384, 0, 100), departs=BY_TRAP_23),
-        example("vendors 4 L504", {COUNT: 1, MEMORY: "16.0Gi"}, None, (1, 16384, 0, 100), departs=BY_TRAP_23),
+        example("Hygon 499", {COUNT: 1, MEMORY: 1024, CORES: 1}, None, (1, 1024, 0, 1)),
+        example("Hygon 500", {COUNT: 1}, {MEMORY: 1024, CORES: 1}, (1, 1024, 0, 1)),
+        example("Hygon 501", {COUNT: 1, CORES: 1}, None, (1, 0, 100, 1)),
+        example("Hygon 502 16Gi", {COUNT: 1, MEMORY: "16Gi"}, None, (1, 16384, 0, 100), departs=BINARY_SUFFIX),
+        example("Hygon 504", {COUNT: 1, MEMORY: "16.0Gi"}, None, (1, 16384, 0, 100), departs=BINARY_SUFFIX),
     ],
 )
 def test_containers_ask_for(limits: dict[str, Any], requests: dict[str, Any] | None, result: tuple[int, int, int, int]) -> None:
@@ -53,9 +53,9 @@ def test_containers_ask_for(limits: dict[str, Any], requests: dict[str, Any] | N
 @pytest.mark.parametrize(
     ("config", "limits"),
     [
-        example("vendors 4 L502 count", "", {COUNT: 2200000000}, departs=REFUSED),
-        example("vendors 4 L502 cores", "", {COUNT: 1, CORES: -1}, departs=REFUSED),
-        example("vendors 4 L503", "hygon: {memoryFactor: 1024}", {COUNT: 1, MEMORY: 3000000}, departs=REFUSED),
+        example("Hygon 502 count", "", {COUNT: 2200000000}, departs=REFUSED),
+        example("Hygon 502 cores", "", {COUNT: 1, CORES: -1}, departs=REFUSED),
+        example("Hygon 503", "hygon: {memoryFactor: 1024}", {COUNT: 1, MEMORY: 3000000}, departs=REFUSED),
     ],
 )
 def test_what_is_out_of_range_is_refused(config: str, limits: dict[str, Any]) -> None:
@@ -66,9 +66,9 @@ def test_what_is_out_of_range_is_refused(config: str, limits: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("annotations", "type_", "fits"),
     [
-        example("vendors 4 L505 accepted", {"hygon.com/use-dcutype": "dcu"}, "dcu", True),
-        example("vendors 4 L505 rejected", {"hygon.com/use-dcutype": "dcu"}, "test", False),
-        example("vendors 4 L506", {"hygon.com/nouse-dcutype": "test,dcu"}, "test", False),
+        example("Hygon 505 accepted", {"hygon.com/use-dcutype": "dcu"}, "dcu", True),
+        example("Hygon 505 rejected", {"hygon.com/use-dcutype": "dcu"}, "test", False),
+        example("Hygon 506", {"hygon.com/nouse-dcutype": "test,dcu"}, "test", False),
     ],
 )
 def test_types_are_selected(annotations: dict[str, str], type_: str, fits: bool) -> None:

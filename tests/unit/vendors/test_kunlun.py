@@ -1,4 +1,4 @@
-"""Kunlunxin: where devices stand on the board, whole and in slices. Devices are given in any order: places are those of the indices (trap 26)."""
+"""Kunlunxin: where devices stand on the board, whole and in slices. Devices are given in any order: places are those of the indices."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ TWO_LISTS = "both pairs of lists must accept a device; lists with nothing in com
 @pytest.mark.parametrize(
     ("used", "count", "result"),
     [
-        example("vendors 9 L645 idle", (), 8, [0, 1, 2, 3, 4, 5, 6, 7]),
+        example("Kunlunxin XPU 645 idle", (), 8, [0, 1, 2, 3, 4, 5, 6, 7]),
         example(
-            "vendors 9 L645 used",
+            "Kunlunxin XPU 645 used",
             (5,),
             8,
             "7/8 AllocatedCardsInsufficientRequest, 1/8 ExclusiveDeviceAllocateConflict",
             departs=NOBODY,
         ),
-        example("vendors 9 L646 two", (5,), 2, [4, 6]),
-        example("vendors 9 L646 one", (5,), 1, [4]),
-        example("vendors 9 L647", (6, 7), 1, [4]),
-        example("vendors 9 L648", (0, 1, 2, 4, 5, 6), 2, [3, 7]),
-        example("vendors 9 L649", (2, 3, 7), 4, [0, 1, 4, 5]),
-        example("vendors 9 L650 36", (3, 6), 4, [0, 1, 4, 5]),
-        example("vendors 9 L650 26", (2, 6), 4, [0, 1, 4, 5]),
-        example("vendors 9 L651", (0, 1, 2, 3, 4, 5, 6, 7), 1, "8/8 ExclusiveDeviceAllocateConflict", departs=NOBODY),
+        example("Kunlunxin XPU 646 two", (5,), 2, [4, 6]),
+        example("Kunlunxin XPU 646 one", (5,), 1, [4]),
+        example("Kunlunxin XPU 647", (6, 7), 1, [4]),
+        example("Kunlunxin XPU 648", (0, 1, 2, 4, 5, 6), 2, [3, 7]),
+        example("Kunlunxin XPU 649", (2, 3, 7), 4, [0, 1, 4, 5]),
+        example("Kunlunxin XPU 650 36", (3, 6), 4, [0, 1, 4, 5]),
+        example("Kunlunxin XPU 650 26", (2, 6), 4, [0, 1, 4, 5]),
+        example("Kunlunxin XPU 651", (0, 1, 2, 3, 4, 5, 6, 7), 1, "8/8 ExclusiveDeviceAllocateConflict", departs=NOBODY),
         pytest.param((0, 1, 2, 5, 6, 7), 2, "6/8 ExclusiveDeviceAllocateConflict, 1/8 NumaNotFit", id="two that are not linked"),
     ],
 )
@@ -79,7 +79,7 @@ def test_whole_devices_are_chosen_by_place(used: tuple[int, ...], count: int, re
     assert found == result or (isinstance(result, str) and sorted(str(found).split(", ")) == sorted(result.split(", ")))
 
 
-@pytest.mark.example("vendors 9 L652")
+@pytest.mark.example("Kunlunxin XPU 652")
 def test_a_device_that_is_asked_by_name_is_taken() -> None:
     assert indexes(fit(board(), some(WHOLE, 1), selectors=Selectors(use_uuids=("xpu-5",)))) == [5]
 
@@ -93,25 +93,25 @@ def test_two_lists_that_have_nothing_in_common_are_refused() -> None:
 @pytest.mark.parametrize(
     ("used", "broken"),
     [
-        example("vendors 9 L653 none", set(), 1),
-        example("vendors 9 L653 wing", {0, 1, 2, 3}, 1),
-        example("vendors 9 L653 one", {0}, 3),
-        example("vendors 9 L653 two", {0, 1}, 2),
+        example("Kunlunxin XPU 653 none", set(), 1),
+        example("Kunlunxin XPU 653 wing", {0, 1, 2, 3}, 1),
+        example("Kunlunxin XPU 653 one", {0}, 3),
+        example("Kunlunxin XPU 653 two", {0, 1}, 2),
     ],
 )
 def test_a_board_is_so_broken(used: set[int], broken: int) -> None:
     assert brokenness(used) == broken
 
 
-RESULTING = "what counts is the board as it becomes, not the pod's own devices on an empty one (trap 50)"
+RESULTING = "what counts is the board as it becomes, not the pod's own devices on an empty one"
 
 
 @pytest.mark.parametrize(
     ("before", "taken", "points"),
     [
-        example("vendors 9 L654 mended", {0, 1, 2, 3}, set(range(8)), 3000),
-        example("vendors 9 L654 broken", set(), {0}, 0),
-        example("scheduler 24.4 #32", {3, 4, 5, 6, 7}, {0}, 3000, departs=RESULTING),
+        example("Kunlunxin XPU 654 mended", {0, 1, 2, 3}, set(range(8)), 3000),
+        example("Kunlunxin XPU 654 broken", set(), {0}, 0),
+        example("node score 32", {3, 4, 5, 6, 7}, {0}, 3000, departs=RESULTING),
         pytest.param({0}, {0, 1}, 3000, id="by more than a step"),
     ],
 )
@@ -166,10 +166,10 @@ def test_every_board_that_has_a_wing_with_room_takes_what_fits_in_it() -> None:
 @pytest.mark.parametrize(
     ("asked_mib", "slice_mib"),
     [
-        example("vendors 10 L667 0", 0, 24576),
-        example("vendors 10 L667 24577", 24577, 49152),
-        example("vendors 10 L667 49153", 49153, 98304),
-        example("vendors 10 L667 200000", 200000, None, departs="more than a card is refused, not cut to a card (trap 51)"),
+        example("Kunlunxin vXPU 667 0", 0, 24576),
+        example("Kunlunxin vXPU 667 24577", 24577, 49152),
+        example("Kunlunxin vXPU 667 49153", 49153, 98304),
+        example("Kunlunxin vXPU 667 200000", 200000, None, departs="more than a card is refused, not cut to a card"),
     ],
 )
 def test_memory_is_rounded_up_to_a_slice(asked_mib: int, slice_mib: int | None) -> None:
@@ -181,7 +181,7 @@ def test_more_than_a_card_is_refused() -> None:
         asked({SHARED: 1, MEMORY: 200000})
 
 
-@pytest.mark.example("vendors 10 L668")
+@pytest.mark.example("Kunlunxin vXPU 668")
 def test_the_webhook_writes_the_slice() -> None:
     assert changes({SHARED: 1, MEMORY: 30000}) == (SetLimit(path="spec.containers[0]", resource=MEMORY, value="49152"),)
     assert changes({SHARED: 1, MEMORY: 49152}) == ()
@@ -191,13 +191,13 @@ def test_the_webhook_writes_the_slice() -> None:
     ("limits", "requests", "result"),
     [
         example(
-            "vendors 10 L669",
+            "Kunlunxin vXPU 669",
             {SHARED: 1},
             None,
             (1, 0, 100, 100),
-            departs="a whole card is as large as it is, not always 98304 MiB (trap 51)",
+            departs="a whole card is as large as it is, not always 98304 MiB",
         ),
-        example("vendors 10 L670", None, {SHARED: 2, MEMORY: 24576}, (2, 24576, 0, 25)),
+        example("Kunlunxin vXPU 670", None, {SHARED: 2, MEMORY: 24576}, (2, 24576, 0, 25)),
     ],
 )
 def test_slices_are_asked(limits: dict[str, int] | None, requests: dict[str, int] | None, result: tuple[int, ...]) -> None:
@@ -211,18 +211,18 @@ def xpu(number: int = 0, **fields: Any) -> DeviceState:
 @pytest.mark.parametrize(
     ("states", "memory_mib", "count", "policy", "result"),
     [
-        example("vendors 10 L671 ok", [xpu(used_shares=2, used_memory_mib=49152)], 24576, 1, "spread", ["xpu-0"]),
-        example("vendors 10 L671 no", [xpu(used_shares=1, used_memory_mib=49152)], 24576, 1, "spread", "1/1 ModeNotFit"),
-        example("vendors 10 L672", [xpu(used_shares=4, used_memory_mib=90000)], 20000, 1, "spread", "1/1 ModeNotFit"),
+        example("Kunlunxin vXPU 671 ok", [xpu(used_shares=2, used_memory_mib=49152)], 24576, 1, "spread", ["xpu-0"]),
+        example("Kunlunxin vXPU 671 no", [xpu(used_shares=1, used_memory_mib=49152)], 24576, 1, "spread", "1/1 ModeNotFit"),
+        example("Kunlunxin vXPU 672", [xpu(used_shares=4, used_memory_mib=90000)], 20000, 1, "spread", "1/1 ModeNotFit"),
         example(
-            "vendors 10 L673",
+            "Kunlunxin vXPU 673",
             [xpu(place, used_shares=1, used_memory_mib=24576) for place in range(8)],
             24576,
             1,
             "mutex",
             "8/8 ExclusiveDeviceAllocateConflict",
         ),
-        example("vendors 10 L674", [xpu(place) for place in range(8)], 24576, 8, "spread", [f"xpu-{place}" for place in range(8)]),
+        example("Kunlunxin vXPU 674", [xpu(place) for place in range(8)], 24576, 8, "spread", [f"xpu-{place}" for place in range(8)]),
     ],
 )
 def test_slices_fit(states: list[DeviceState], memory_mib: int, count: int, policy: str, result: list[str] | str) -> None:

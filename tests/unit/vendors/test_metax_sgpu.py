@@ -72,14 +72,14 @@ def test_an_empty_list_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("limits", "result"),
     [
-        example("vendors 6 L569 1", {COUNT: 1}, (1, 0, 100, 100)),
-        example("vendors 6 L569 2", {COUNT: 2}, (2, 0, 100, 100)),
-        example("vendors 6 L570", {COUNT: 1, CORES: 30}, (1, 0, 100, 30)),
-        example("vendors 6 L571 bare", {COUNT: 1, MEMORY: 16}, (1, 16384, 0, 100)),
-        example("vendors 6 L571 Mi", {COUNT: 1, MEMORY: "1024Mi"}, (1, 1024, 0, 100)),
-        example("vendors 6 L571 Gi", {COUNT: 1, MEMORY: "16Gi"}, (1, 16384, 0, 100)),
+        example("Metax sGPU 569 1", {COUNT: 1}, (1, 0, 100, 100)),
+        example("Metax sGPU 569 2", {COUNT: 2}, (2, 0, 100, 100)),
+        example("Metax sGPU 570", {COUNT: 1, CORES: 30}, (1, 0, 100, 30)),
+        example("Metax sGPU 571 bare", {COUNT: 1, MEMORY: 16}, (1, 16384, 0, 100)),
+        example("Metax sGPU 571 Mi", {COUNT: 1, MEMORY: "1024Mi"}, (1, 1024, 0, 100)),
+        example("Metax sGPU 571 Gi", {COUNT: 1, MEMORY: "16Gi"}, (1, 16384, 0, 100)),
         example(
-            "vendors trap 45",
+            "edge 45",
             {COUNT: 1, MEMORY: "16k"},
             (1, 16384000, 0, 100),
             departs="16k is 16000 of the resource's unit, not a whole card",
@@ -93,11 +93,11 @@ def test_containers_ask_for(limits: dict[str, Any], result: tuple[int, ...]) -> 
 @pytest.mark.parametrize(
     "limits",
     [
-        example("vendors 6 L572 memory", {COUNT: 1, MEMORY: 2100001}, departs=REFUSED),
-        example("vendors 6 L572 count", {COUNT: 2200000000}, departs=REFUSED),
-        example("vendors 6 L572 cores", {COUNT: 1, CORES: 2200000000}, departs=REFUSED),
-        example("vendors 6 L573", {COUNT: 1, CORES: 120}, departs="more than all cores are refused at admission (trap 47)"),
-        pytest.param({COUNT: 1, MEMORY: "500m"}, id="trap 45 500m"),
+        example("Metax sGPU 572 memory", {COUNT: 1, MEMORY: 2100001}, departs=REFUSED),
+        example("Metax sGPU 572 count", {COUNT: 2200000000}, departs=REFUSED),
+        example("Metax sGPU 572 cores", {COUNT: 1, CORES: 2200000000}, departs=REFUSED),
+        example("Metax sGPU 573", {COUNT: 1, CORES: 120}, departs="more than all cores are refused at admission"),
+        pytest.param({COUNT: 1, MEMORY: "500m"}, id="500m"),
     ],
 )
 def test_what_is_out_of_range_is_refused(limits: dict[str, Any]) -> None:
@@ -131,12 +131,12 @@ ONLINE, OFFLINE, BURST = "online/", "offline/best-effort", "/burst-share"
 @pytest.mark.parametrize(
     ("state", "request_", "result"),
     [
-        example("vendors 6 L574", gpu(used_shares=1), some(app_class="online"), "1/1 CardAppClassMismatch"),
+        example("Metax sGPU 574", gpu(used_shares=1), some(app_class="online"), "1/1 CardAppClassMismatch"),
         example(
-            "vendors 6 L575 half", gpu(used_shares=2, qos="burst-share"), some(cores=50, qos="best-effort"), "1/1 CardQosPolicyMismatch"
+            "Metax sGPU 575 half", gpu(used_shares=2, qos="burst-share"), some(cores=50, qos="best-effort"), "1/1 CardQosPolicyMismatch"
         ),
         example(
-            "vendors 6 L575 whole",
+            "Metax sGPU 575 whole",
             gpu(used_shares=2, qos="burst-share", cores=200),
             some(cores=100, qos="best-effort"),
             ["GPU-0"],
@@ -146,7 +146,7 @@ ONLINE, OFFLINE, BURST = "online/", "offline/best-effort", "/burst-share"
             gpu(used_shares=1, qos="best-effort", marks=((BURST, 1),)),
             some(cores=50),
             "1/1 CardQosPolicyMismatch",
-            id="trap 46: what pods were given counts, not what the node still reports",
+            id="what pods were given counts, not what the node still reports",
         ),
         pytest.param(gpu(used_shares=1, marks=((ONLINE, 1),)), some(app_class="online"), ["GPU-0"], id="online beside online"),
         pytest.param(
@@ -166,10 +166,10 @@ def test_pods_on_a_device_agree(state: DeviceState, request_: DeviceRequest, res
 @pytest.mark.parametrize(
     ("zones", "count", "result"),
     [
-        example("vendors 6 L576", {1: [1, 2], 2: [5]}, 1, [5]),
-        example("vendors 6 L577", {1: [1, 2], 2: [5, 6, 7]}, 4, [1, 2, 5, 6]),
+        example("Metax sGPU 576", {1: [1, 2], 2: [5]}, 1, [5]),
+        example("Metax sGPU 577", {1: [1, 2], 2: [5, 6, 7]}, 4, [1, 2, 5, 6]),
         example(
-            "vendors 6 L578",
+            "Metax sGPU 578",
             {0: [3, 4], 1: [6, 7, 8]},
             4,
             [6, 7, 8, 3],
@@ -194,10 +194,10 @@ def zoned(*zones: int) -> list[DeviceState]:
 @pytest.mark.parametrize(
     ("states", "count", "points"),
     [
-        example("vendors 6 L579", zoned(1, 1, 1, 1), 2, 60),
-        example("vendors 6 L580 one", zoned(1, 1, 1, 1), 1, -30),
-        example("vendors 6 L580 eight", zoned(1, 1, 1, 1, 2, 2, 2, 2), 8, 1200),
-        example("scheduler 24.4 #31", zoned(1, 1, 1, 1), 2, 60),
+        example("Metax sGPU 579", zoned(1, 1, 1, 1), 2, 60),
+        example("Metax sGPU 580 one", zoned(1, 1, 1, 1), 1, -30),
+        example("Metax sGPU 580 eight", zoned(1, 1, 1, 1, 2, 2, 2, 2), 8, 1200),
+        example("node score 31", zoned(1, 1, 1, 1), 2, 60),
     ],
 )
 def test_a_node_is_better_where_links_are_kept(states: list[DeviceState], count: int, points: int) -> None:
@@ -208,9 +208,9 @@ def test_a_node_is_better_where_links_are_kept(states: list[DeviceState], count:
 @pytest.mark.parametrize(
     ("online", "offline", "points"),
     [
-        example("vendors 6 L581 online", 2, 0, -40),
-        example("vendors 6 L581 offline", 0, 2, -200),
-        example("vendors 6 L581 both", 2, 2, -44),
+        example("Metax sGPU 581 online", 2, 0, -40),
+        example("Metax sGPU 581 offline", 0, 2, -200),
+        example("Metax sGPU 581 both", 2, 2, -44),
     ],
 )
 def test_an_online_pod_prefers_to_disturb_little(online: int, offline: int, points: int) -> None:
@@ -228,7 +228,7 @@ def test_an_online_pod_goes_where_online_pods_are_few_and_offline_ones_not_alone
     assert fit(states, some(app_class="online")) == ["GPU-2"]
 
 
-@pytest.mark.example("vendors 6 L582")
+@pytest.mark.example("Metax sGPU 582")
 def test_a_device_s_qos_is_what_its_pods_were_given() -> None:
     state = ClusterState(CATALOG)
     registered = tuple(gpu(number, qos=qos).device for number, qos in enumerate(("best-effort", "burst-share", "best-effort")))

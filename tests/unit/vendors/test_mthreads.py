@@ -10,15 +10,19 @@ from hami_devices.admission import SetAnnotation
 from hami_devices.fit import NodeFit, fit_node
 from hami_devices.requests import RequestError
 from tests.builders import a_device, a_request, a_state, example
-from tests.unit.vendors.vendor_world import BY_TRAP_23, REFUSED, a_node_with, asked, changes, devices, figures, held, share, written
+from tests.unit.vendors.vendor_world import BINARY_SUFFIX, REFUSED, a_node_with, asked, changes, devices, figures, held, share, written
 
 COUNT, MEMORY, CORES = "mthreads.com/vgpu", "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
-FROM_THE_NODE = "a whole card is as large as the node says, not always 48 GiB, and is not written into the limits (trap 60)"
+FROM_THE_NODE = "a whole card is as large as the node says, not always 48 GiB, and is not written into the limits"
 
 
 @pytest.mark.parametrize(
     ("cores", "memory", "count", "memory_mib"),
-    [example("vendors 14 L807", 1, 1, 1, 8192), example("vendors 14 L808", 32, 192, 2, 49152), pytest.param(0, 9, 0, 0, id="no capacity")],
+    [
+        example("Moore Threads 807", 1, 1, 1, 8192),
+        example("Moore Threads 808", 32, 192, 2, 49152),
+        pytest.param(0, 9, 0, 0, id="no capacity"),
+    ],
 )
 def test_devices_are_counted_from_capacity(cores: int, memory: int, count: int, memory_mib: int) -> None:
     found = devices("Mthreads", a_node_with({CORES: str(cores), MEMORY: str(memory)}))
@@ -29,10 +33,10 @@ def test_devices_are_counted_from_capacity(cores: int, memory: int, count: int, 
 @pytest.mark.parametrize(
     ("limits", "requests", "result"),
     [
-        example("vendors 14 L810", None, {COUNT: 1}, (1, 0, 100, 16), departs="a whole card comes with its cores, as the webhook has it"),
-        example("vendors 14 L811 16Gi", {COUNT: 1, MEMORY: "16Gi"}, None, (1, 16384, 0, 0), departs=BY_TRAP_23),
-        example("vendors 14 L811 16.0Gi", {COUNT: 1, MEMORY: "16.0Gi"}, None, (1, 16384, 0, 0), departs=BY_TRAP_23),
-        example("vendors 14 L815", {COUNT: 2, MEMORY: 192, CORES: 32}, None, (2, 49152, 0, 16)),
+        example("Moore Threads 810", None, {COUNT: 1}, (1, 0, 100, 16), departs="a whole card comes with its cores, as the webhook has it"),
+        example("Moore Threads 811 16Gi", {COUNT: 1, MEMORY: "16Gi"}, None, (1, 16384, 0, 0), departs=BINARY_SUFFIX),
+        example("Moore Threads 811 16.0Gi", {COUNT: 1, MEMORY: "16.0Gi"}, None, (1, 16384, 0, 0), departs=BINARY_SUFFIX),
+        example("Moore Threads 815", {COUNT: 2, MEMORY: 192, CORES: 32}, None, (2, 49152, 0, 16)),
         pytest.param({COUNT: 1, MEMORY: 32, CORES: 4}, None, (1, 16384, 0, 4), id="a third of a card"),
         pytest.param({COUNT: 2, MEMORY: 64}, None, (2, 16384, 0, 0), id="of two cards"),
     ],
@@ -44,13 +48,13 @@ def test_containers_ask_for(limits: dict[str, Any] | None, requests: dict[str, A
 @pytest.mark.parametrize(
     "limits",
     [
-        example("vendors 14 L809", {COUNT: 1, MEMORY: 1000, CORES: 1}, departs="the reader refuses the sizes that the webhook refuses"),
-        example("vendors 14 L811 0", {COUNT: 0}, departs=REFUSED),
-        example("vendors 14 L811 -1", {COUNT: -1}, departs=REFUSED),
-        example("vendors 14 L811 many", {COUNT: 4294967296}, departs=REFUSED),
-        example("vendors 14 L812", {COUNT: 1, MEMORY: 3}),
-        example("vendors 14 L813 0", {COUNT: 0}),
-        example("vendors 14 L813 -1", {COUNT: -1}),
+        example("Moore Threads 809", {COUNT: 1, MEMORY: 1000, CORES: 1}, departs="the reader refuses the sizes that the webhook refuses"),
+        example("Moore Threads 811 0", {COUNT: 0}, departs=REFUSED),
+        example("Moore Threads 811 -1", {COUNT: -1}, departs=REFUSED),
+        example("Moore Threads 811 many", {COUNT: 4294967296}, departs=REFUSED),
+        example("Moore Threads 812", {COUNT: 1, MEMORY: 3}),
+        example("Moore Threads 813 0", {COUNT: 0}),
+        example("Moore Threads 813 -1", {COUNT: -1}),
         pytest.param({COUNT: 1, CORES: 17}, id="more cores than a card has"),
         pytest.param({COUNT: 2, CORES: 3}, id="cores that two cards cannot share"),
         pytest.param({MEMORY: 2}, id="of how many cards"),
@@ -63,7 +67,7 @@ def test_what_no_card_gives_is_refused(limits: dict[str, Any]) -> None:
 
 
 @pytest.mark.departs(FROM_THE_NODE)
-@pytest.mark.example("vendors 14 L814")
+@pytest.mark.example("Moore Threads 814")
 def test_the_webhook_says_how_many_cards_are_asked() -> None:
     asks = {COUNT: 2}
     assert changes(asks) == (SetAnnotation(name="mthreads.com/request-gpu-num", value="2"),)
@@ -72,7 +76,7 @@ def test_the_webhook_says_how_many_cards_are_asked() -> None:
 
 
 @pytest.mark.departs(FROM_THE_NODE)
-@pytest.mark.example("vendors trap 60")
+@pytest.mark.example("edge 60")
 def test_a_smaller_card_is_a_whole_card_too() -> None:
     request = asked({COUNT: 1})
     assert request is not None
@@ -82,8 +86,8 @@ def test_a_smaller_card_is_a_whole_card_too() -> None:
     assert (given.memory_mib, given.cores) == (16384, 16)
 
 
-@pytest.mark.departs("another container of the pod gets another card, where the reference asks for the same, also after several (trap 43)")
-@pytest.mark.example("vendors 14 L817")
+@pytest.mark.departs("another container of the pod gets another card, where the reference asks for the same, also after several")
+@pytest.mark.example("Moore Threads 817")
 def test_containers_of_a_pod_get_cards_of_their_own() -> None:
     request = asked({COUNT: 1, MEMORY: 2})
     assert request is not None
@@ -96,7 +100,7 @@ def test_containers_of_a_pod_get_cards_of_their_own() -> None:
     assert alone.text == "1/1 CardNotFoundCustomFilterRule"
 
 
-@pytest.mark.example("vendors 14 L816")
+@pytest.mark.example("Moore Threads 816")
 def test_the_plugin_reads_indexes() -> None:
     assert written(held("Mthreads", [share("d", "Mthreads", 1000, 1)]), a_device("d", index=0), time_ns=3) == {
         "mthreads.com/gpu-index": "0",

@@ -42,7 +42,7 @@ def row(count: int, node_type: str, *used: int) -> list[DeviceState]:
     ]
 
 
-@pytest.mark.example("vendors 11 L691")
+@pytest.mark.example("AWS Neuron 691")
 def test_devices_are_counted_from_capacity() -> None:
     (device,) = devices("AWSNeuron", a_node_with({DEVICES: "1", CORES: "2"}, labels={LABEL: "inf2.xlarge"}))
     assert (device.uuid, device.shares, device.cores, device.custom_info) == ("test-AWSNeuron-0", 2, 3, {"AWSNodeType": "inf2.xlarge"})
@@ -58,10 +58,10 @@ def test_a_node_that_does_not_count_cores_has_whole_devices() -> None:
 @pytest.mark.parametrize(
     ("cores", "result"),
     [
-        example("vendors 11 L692 1", 1, (1, 1)),
-        example("vendors 11 L692 2", 2, (1, 2)),
-        example("vendors 11 L692 6", 6, (3, 2)),
-        example("vendors 11 L694", 4, (2, 2)),
+        example("AWS Neuron 692 1", 1, (1, 1)),
+        example("AWS Neuron 692 2", 2, (1, 2)),
+        example("AWS Neuron 692 6", 6, (3, 2)),
+        example("AWS Neuron 694", 4, (2, 2)),
     ],
 )
 def test_cores_are_split_over_devices(cores: int, result: tuple[int, int]) -> None:
@@ -72,10 +72,10 @@ def test_cores_are_split_over_devices(cores: int, result: tuple[int, int]) -> No
 @pytest.mark.parametrize(
     "cores",
     [
-        example("vendors 11 L693 3", 3, departs=REFUSED),
-        example("vendors 11 L693 0", 0, departs=REFUSED),
-        example("vendors 11 L693 -2", -2, departs=REFUSED),
-        example("vendors 11 L693 many", 2 * (2**31 - 1) + 2, departs=REFUSED),
+        example("AWS Neuron 693 3", 3, departs=REFUSED),
+        example("AWS Neuron 693 0", 0, departs=REFUSED),
+        example("AWS Neuron 693 -2", -2, departs=REFUSED),
+        example("AWS Neuron 693 many", 2 * (2**31 - 1) + 2, departs=REFUSED),
     ],
 )
 def test_cores_that_cannot_be_split_are_refused(cores: int) -> None:
@@ -87,10 +87,10 @@ def test_cores_that_cannot_be_split_are_refused(cores: int) -> None:
 @pytest.mark.parametrize(
     ("states", "count", "result"),
     [
-        example("vendors 11 L695", row(16, "inf2.48xlarge"), 16, list(range(16))),
-        example("vendors 11 L696 one", row(16, "trn1.32xlarge", 7), 8, list(range(8, 16))),
-        example("vendors 11 L696 two", row(16, "trn1.32xlarge", 7, 13), 8, None),
-        example("vendors 11 L697", row(16, "inf2.48xlarge", 5, 14), 8, list(range(6, 14))),
+        example("AWS Neuron 695", row(16, "inf2.48xlarge"), 16, list(range(16))),
+        example("AWS Neuron 696 one", row(16, "trn1.32xlarge", 7), 8, list(range(8, 16))),
+        example("AWS Neuron 696 two", row(16, "trn1.32xlarge", 7, 13), 8, None),
+        example("AWS Neuron 697", row(16, "inf2.48xlarge", 5, 14), 8, list(range(6, 14))),
         pytest.param(row(4, ""), 2, None, id="a node that does not say its type"),
     ],
 )
@@ -99,12 +99,12 @@ def test_several_devices_are_a_block(states: list[DeviceState], count: int, resu
     assert found == [str(place) for place in result] if result is not None else "1/" in found and isinstance(found, str)
 
 
-@pytest.mark.example("vendors 11 L698")
+@pytest.mark.example("AWS Neuron 698")
 def test_trainium_has_no_block_of_two() -> None:
     assert fit(row(2, "trn1"), some(DEVICES, 2)) == "1/2 NumaNotFit"
 
 
-@pytest.mark.example("vendors 11 L699")
+@pytest.mark.example("AWS Neuron 699")
 def test_a_core_in_use_is_not_there() -> None:
     assert fit(row(1, "inf2", 0), some(CORES, 2)) == "1/1 CardInsufficientCore"
     assert fit(row(1, "inf2", 0), some(CORES, 1)) == ["0"]
@@ -113,8 +113,8 @@ def test_a_core_in_use_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("limits", "shares", "ids", "by_cores"),
     [
-        example("vendors 11 L700", {CORES: 2}, [share("0", "AWSNeuron", 0, 3)], "0,1", True),
-        example("vendors 11 L701", {DEVICES: 2}, [share("0", "AWSNeuron", 0, 3), share("1", "AWSNeuron", 0, 3)], "0,1", False),
+        example("AWS Neuron 700", {CORES: 2}, [share("0", "AWSNeuron", 0, 3)], "0,1", True),
+        example("AWS Neuron 701", {DEVICES: 2}, [share("0", "AWSNeuron", 0, 3), share("1", "AWSNeuron", 0, 3)], "0,1", False),
         pytest.param({CORES: 1}, [share("1", "AWSNeuron", 0, 2)], "3", True, id="the upper core of the second device"),
     ],
 )
@@ -129,10 +129,8 @@ def test_the_plugin_reads_numbers(limits: dict[str, Any], shares: list[Any], ids
     }
 
 
-@pytest.mark.departs(
-    "masks of a pod's containers lie in one another, so that neither sum nor maximum mixes bits; any number of cores (trap 52)"
-)
-@pytest.mark.example("vendors trap 52")
+@pytest.mark.departs("masks of a pod's containers lie in one another, so that neither sum nor maximum mixes bits; any number of cores")
+@pytest.mark.example("edge 52")
 def test_containers_of_a_pod_hold_masks_that_add_up() -> None:
     app, init = (ContainerKind.APP, some(CORES, 1)), (ContainerKind.INIT, some(CORES, 2))
     found = fit_node(row(1, "inf2"), a_request(init, app, app))

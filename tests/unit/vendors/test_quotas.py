@@ -51,11 +51,11 @@ USED = {DCU: 1, DCU_MEMORY: 1000, DCU_CORES: 20}
 @pytest.mark.parametrize(
     ("config", "hard", "limits", "used", "refused"),
     [
-        example("vendors 1.15 L317 fits", "", {DCU_MEMORY: "2000", DCU_CORES: "40"}, {DCU: 1, DCU_MEMORY: 500, DCU_CORES: 10}, USED, False),
-        example("vendors 1.15 L317 memory", "", {DCU_MEMORY: "2000"}, {DCU: 1, DCU_MEMORY: 1500, DCU_CORES: 10}, USED, True),
-        example("vendors 1.15 L317 cores", "", {DCU_CORES: "40"}, {DCU: 1, DCU_MEMORY: 1, DCU_CORES: 30}, USED, True),
+        example("vendor quota 317 fits", "", {DCU_MEMORY: "2000", DCU_CORES: "40"}, {DCU: 1, DCU_MEMORY: 500, DCU_CORES: 10}, USED, False),
+        example("vendor quota 317 memory", "", {DCU_MEMORY: "2000"}, {DCU: 1, DCU_MEMORY: 1500, DCU_CORES: 10}, USED, True),
+        example("vendor quota 317 cores", "", {DCU_CORES: "40"}, {DCU: 1, DCU_MEMORY: 1, DCU_CORES: 30}, USED, True),
         example(
-            "vendors 1.15 L318 fits",
+            "vendor quota 318 fits",
             "hygon: {memoryFactor: 2}",
             {DCU_MEMORY: "2000"},
             {DCU: 1, DCU_MEMORY: 500},
@@ -63,20 +63,20 @@ USED = {DCU: 1, DCU_MEMORY: 1000, DCU_CORES: 20}
             False,
         ),
         example(
-            "vendors 1.15 L318 too much",
+            "vendor quota 318 too much",
             "hygon: {memoryFactor: 2}",
             {DCU_MEMORY: "2000"},
             {DCU: 1, DCU_MEMORY: 2500},
             {DCU: 1, DCU_MEMORY: 500},
             True,
         ),
-        example("vendors 1.15 L319", "", {DCU_MEMORY: "0"}, {DCU: 1, DCU_MEMORY: 500}, {}, True),
-        example("vendors 1.15 L320", "", {"example.com/unknown": "0"}, {DCU: 1, DCU_MEMORY: 500}, {}, False),
-        example("scheduler 24.8 #70 fits", "", {MLU_MEMORY: "100"}, {MLU: 1, MLU_MEMORY: 50}, {}, False),
-        example("scheduler 24.8 #70 too much", "", {MLU_MEMORY: "100"}, {MLU: 1, MLU_MEMORY: 200}, {}, True),
-        example("scheduler 24.8 #70 two devices", "", {MLU_MEMORY: "60"}, {MLU: 2, MLU_MEMORY: 40}, {}, True),
-        example("scheduler 24.8 #71 fits", "hygon: {memoryFactor: 2}", {DCU_MEMORY: "1000"}, {DCU: 1, DCU_MEMORY: 800}, {}, False),
-        example("scheduler 24.8 #71 too much", "hygon: {memoryFactor: 2}", {DCU_MEMORY: "1000"}, {DCU: 1, DCU_MEMORY: 1200}, {}, True),
+        example("vendor quota 319", "", {DCU_MEMORY: "0"}, {DCU: 1, DCU_MEMORY: 500}, {}, True),
+        example("vendor quota 320", "", {"example.com/unknown": "0"}, {DCU: 1, DCU_MEMORY: 500}, {}, False),
+        example("quota 70 fits", "", {MLU_MEMORY: "100"}, {MLU: 1, MLU_MEMORY: 50}, {}, False),
+        example("quota 70 too much", "", {MLU_MEMORY: "100"}, {MLU: 1, MLU_MEMORY: 200}, {}, True),
+        example("quota 70 two devices", "", {MLU_MEMORY: "60"}, {MLU: 2, MLU_MEMORY: 40}, {}, True),
+        example("quota 71 fits", "hygon: {memoryFactor: 2}", {DCU_MEMORY: "1000"}, {DCU: 1, DCU_MEMORY: 800}, {}, False),
+        example("quota 71 too much", "hygon: {memoryFactor: 2}", {DCU_MEMORY: "1000"}, {DCU: 1, DCU_MEMORY: 1200}, {}, True),
     ],
 )
 def test_quotas_are_in_the_vendor_s_units(
@@ -85,15 +85,13 @@ def test_quotas_are_in_the_vendor_s_units(
     assert refusal(config, hard, limits, used=used) == refused
 
 
-@pytest.mark.parametrize(
-    ("memory", "refused"), [example("scheduler 24.8 #72 fits", 4096, False), example("scheduler 24.8 #72 too much", 8193, True)]
-)
+@pytest.mark.parametrize(("memory", "refused"), [example("quota 72 fits", 4096, False), example("quota 72 too much", 8193, True)])
 def test_a_factor_scales_an_ascend_quota_too(memory: int, refused: bool) -> None:
     asks = {NPU: 1, f"{NPU}-memory": memory}
     assert refusal(SCALED_NPU, {f"{NPU}-memory": "8192"}, asks, used={}, annotations=SOFT) == refused
 
 
-@pytest.mark.example("vendors 3 L483")
+@pytest.mark.example("Cambricon 483")
 def test_a_whole_card_counts_with_its_memory_where_room_is_reserved() -> None:
     state = ClusterState(CATALOG)
     state.upsert_node("n1", {"MLU": (a_device("mlu", memory_mib=40960, type="MLU"),)})

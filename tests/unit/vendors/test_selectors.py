@@ -12,14 +12,14 @@ from hami_devices.reasons import Misfit
 from hami_devices.selectors import misfit, type_matches
 from tests.builders import a_device, a_request, a_state, example
 
-WORDS = "a model is matched by whole words (case B14)"
+WORDS = "a model is matched by whole words (HAMi#1485)"
 
 
 @pytest.mark.parametrize(
     ("pattern", "model", "matches"),
     [
-        example("vendors 1.8 L171", "A10", "NVIDIA A100", False, departs=WORDS),
-        example("vendors trap 39", "A10", "NVIDIA A100-SXM4-40GB", False, departs=WORDS),
+        example("selectors 171", "A10", "NVIDIA A100", False, departs=WORDS),
+        example("edge 39", "A10", "NVIDIA A100-SXM4-40GB", False, departs=WORDS),
         pytest.param("H20", "NVIDIA H20", True, id="B14 H20"),
         pytest.param("H20", "NVIDIA H200", False, id="B14 H200"),
         pytest.param("H200", "NVIDIA H200 NVL", True, id="a form of the same model"),
@@ -47,13 +47,13 @@ def test_models_match(pattern: str, model: str, matches: bool) -> None:
 @pytest.mark.parametrize(
     ("selectors", "device", "reason"),
     [
-        example("vendors 1.8 L167", Selectors(use_uuids=("abc", "123")), a_device("1abc"), Reason.UUID),
-        example("vendors 1.8 L168", Selectors(use_uuids=("abc", "123")), a_device("abc"), None),
-        example("vendors 1.8 L169", Selectors(use_uuids=("abc", "123"), avoid_uuids=("abc",)), a_device("abc"), Reason.UUID),
-        example("vendors 1.8 L170", Selectors(), a_device("any"), None),
-        example("vendors 1.8 L172", Selectors(use_types=("A10",), avoid_types=("A100",)), a_device(type="NVIDIA A100"), Reason.TYPE),
-        example("vendors 1.8 L172 A10", Selectors(use_types=("A10",), avoid_types=("A100",)), a_device(type="NVIDIA A10"), None),
-        example("vendors 1.8 L173", Selectors(avoid_types=("V100",)), a_device(type="NVIDIA-A100"), None),
+        example("selectors 167", Selectors(use_uuids=("abc", "123")), a_device("1abc"), Reason.UUID),
+        example("selectors 168", Selectors(use_uuids=("abc", "123")), a_device("abc"), None),
+        example("selectors 169", Selectors(use_uuids=("abc", "123"), avoid_uuids=("abc",)), a_device("abc"), Reason.UUID),
+        example("selectors 170", Selectors(), a_device("any"), None),
+        example("selectors 172", Selectors(use_types=("A10",), avoid_types=("A100",)), a_device(type="NVIDIA A100"), Reason.TYPE),
+        example("selectors 172 A10", Selectors(use_types=("A10",), avoid_types=("A100",)), a_device(type="NVIDIA A10"), None),
+        example("selectors 173", Selectors(avoid_types=("V100",)), a_device(type="NVIDIA-A100"), None),
         pytest.param(Selectors(use_uuids=("ABC",)), a_device("abc"), Reason.UUID, id="UUIDs match in their case"),
         pytest.param(Selectors(modes=("mig",)), a_device(), Reason.TYPE, id="mode"),
         pytest.param(Selectors(modes=("mig", "hami-core")), a_device(), None, id="one of two modes"),

@@ -34,7 +34,7 @@ def card(vendor: str, number: int = 0, **fields: Any) -> DeviceState:
 
 
 @pytest.mark.parametrize(
-    ("key", "points"), [example("vendors 5 L526 2", "2", 110), example("vendors 5 L526 8", "8", 1240), ("9", None)], ids=str
+    ("key", "points"), [example("Metax GPU 526 2", "2", 110), example("Metax GPU 526 8", "8", 1240), ("9", None)], ids=str
 )
 def test_a_node_s_points_are_read(key: str, points: int | None) -> None:
     assert read_points(POINTS).get(key) == points
@@ -54,11 +54,11 @@ def metax_fit(count: int, policy: str, annotations: dict[str, str], *, capacity:
 @pytest.mark.parametrize(
     ("count", "policy", "annotations", "score"),
     [
-        example("vendors 5 L527", 2, "binpack", {LOSSES: '{"1":100,"2":200}'}, 1800),
-        example("vendors 5 L528", 1, "spread", {SCORES: '{"1":100,"2":200}'}, 1900),
-        example("vendors 5 L529", 2, "binpack", {LOSSES: '{"1":123,"2":321}'}, 1679),
-        example("scheduler 24.4 #30", 2, "binpack", {LOSSES: '{"1":123,"2":321}'}, 1679),
-        example("vendors 5 L530", 1, "binpack", {}, 0),
+        example("Metax GPU 527", 2, "binpack", {LOSSES: '{"1":100,"2":200}'}, 1800),
+        example("Metax GPU 528", 1, "spread", {SCORES: '{"1":100,"2":200}'}, 1900),
+        example("Metax GPU 529", 2, "binpack", {LOSSES: '{"1":123,"2":321}'}, 1679),
+        example("node score 30", 2, "binpack", {LOSSES: '{"1":123,"2":321}'}, 1679),
+        example("Metax GPU 530", 1, "binpack", {}, 0),
         pytest.param(1, "binpack", {LOSSES: "no json"}, 2000, id="losses that cannot be read"),
     ],
 )
@@ -66,22 +66,22 @@ def test_links_decide_between_metax_nodes(count: int, policy: str, annotations: 
     assert metax_fit(count, policy, annotations)[1] == score
 
 
-@pytest.mark.departs("a node that says nothing of its links is not preferred under spread to one that does (trap 44)")
-@pytest.mark.example("vendors trap 44")
+@pytest.mark.departs("a node that says nothing of its links is not preferred under spread to one that does")
+@pytest.mark.example("edge 44")
 def test_a_node_without_scores_is_not_preferred_under_spread() -> None:
     silent, told = metax_fit(1, "spread", {}), metax_fit(1, "spread", {SCORES: POINTS})
     assert silent[1] >= told[1]
 
 
-@pytest.mark.departs("a second container gets another card, where the reference asks for the first one's, which is full (trap 43)")
-@pytest.mark.example("vendors 5 L531")
+@pytest.mark.departs("a second container gets another card, where the reference asks for the first one's, which is full")
+@pytest.mark.example("Metax GPU 531")
 def test_two_containers_get_a_metax_gpu_each() -> None:
     found = fit_node([card("Metax-GPU", 0), card("Metax-GPU", 1)], a_request(some(METAX), some(METAX)))
     assert isinstance(found, NodeFit)
     assert len({given.uuid for container in found.assignments[0].containers for given in container.shares}) == 2
 
 
-@pytest.mark.example("vendors 5 L532")
+@pytest.mark.example("Metax GPU 532")
 def test_metax_gpus_are_counted_from_capacity() -> None:
     (device,) = devices("Metax-GPU", a_node_with({METAX: "1"}))
     assert (device.uuid, device.memory_mib, device.cores, device.shares) == ("test-metax-0", 65536, 100, 1)
@@ -90,7 +90,7 @@ def test_metax_gpus_are_counted_from_capacity() -> None:
 # Enflame GCU
 
 
-@pytest.mark.example("vendors 7 L589")
+@pytest.mark.example("Enflame GCU 589")
 def test_gcus_are_counted_from_capacity() -> None:
     found = devices("GCU", a_node_with({GCU: "2"}, name="testnode"))
     assert [(device.uuid, device.memory_mib, device.cores) for device in found] == [
@@ -100,7 +100,7 @@ def test_gcus_are_counted_from_capacity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "count"), [example("vendors 7 L590 limits", "limits", 3), example("vendors 7 L590 requests", "requests", 2)]
+    ("where", "count"), [example("Enflame GCU 590 limits", "limits", 3), example("Enflame GCU 590 requests", "requests", 2)]
 )
 def test_a_gcu_is_booked_whole(where: str, count: int) -> None:
     request = asked({GCU: count}) if where == "limits" else asked(requests={GCU: count})
@@ -114,8 +114,8 @@ def test_a_gcu_is_booked_whole(where: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("states", "count", "result"),
     [
-        example("vendors 7 L591", [card("GCU", used_shares=1)], 1, "1/1 ExclusiveDeviceAllocateConflict"),
-        example("vendors 7 L592", [card("GCU")], 2, "1/1 AllocatedCardsInsufficientRequest"),
+        example("Enflame GCU 591", [card("GCU", used_shares=1)], 1, "1/1 ExclusiveDeviceAllocateConflict"),
+        example("Enflame GCU 592", [card("GCU")], 2, "1/1 AllocatedCardsInsufficientRequest"),
     ],
 )
 def test_gcus_fit(states: list[DeviceState], count: int, result: str) -> None:
@@ -128,7 +128,7 @@ def test_gcus_fit(states: list[DeviceState], count: int, result: str) -> None:
 BIREN_REGISTER = "hami.io/node-biren-register"
 
 
-@pytest.mark.example("vendors 16 L847")
+@pytest.mark.example("Biren 847")
 def test_biren_devices_have_all_their_cores() -> None:
     text = '[{"id":"7-0","count":1,"devmem":32768,"type":"Biren","health":true,"devicepairscore":{}}]'
     (device,) = devices("Biren", a_node_with(annotations={BIREN_REGISTER: text}))
@@ -136,7 +136,7 @@ def test_biren_devices_have_all_their_cores() -> None:
 
 
 @pytest.mark.departs("an empty text registers no device, which is no error: the reference writes it where a vendor has none")
-@pytest.mark.example("vendors 16 L848")
+@pytest.mark.example("Biren 848")
 def test_an_empty_biren_registration_is_no_error() -> None:
     assert devices("Biren", a_node_with(annotations={BIREN_REGISTER: ""})) == ()
 
@@ -149,9 +149,9 @@ def test_a_biren_registration_that_cannot_be_read_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("limits", "requests"),
     [
-        example("vendors 16 L849 limits", {BIREN: 1}, None),
-        example("vendors 16 L849 requests", None, {BIREN: 1}),
-        example("vendors 16 L849 both", {BIREN: 1}, {BIREN: 1}),
+        example("Biren 849 limits", {BIREN: 1}, None),
+        example("Biren 849 requests", None, {BIREN: 1}),
+        example("Biren 849 both", {BIREN: 1}, {BIREN: 1}),
     ],
 )
 def test_biren_cards_are_asked_by_count(limits: dict[str, int] | None, requests: dict[str, int] | None) -> None:
@@ -161,9 +161,9 @@ def test_biren_cards_are_asked_by_count(limits: dict[str, int] | None, requests:
 @pytest.mark.parametrize(
     ("states", "count", "policy", "result"),
     [
-        example("vendors 16 L850", [card("Biren", used_shares=1)], 1, "spread", "1/1 CardTimeSlicingExhausted"),
-        example("vendors 16 L851", [card("Biren", shares=2, used_shares=1)], 1, "mutex", "1/1 ExclusiveDeviceAllocateConflict"),
-        example("vendors 16 L852", [card("Biren", 0), card("Biren", 1)], 3, "spread", "2/2 AllocatedCardsInsufficientRequest"),
+        example("Biren 850", [card("Biren", used_shares=1)], 1, "spread", "1/1 CardTimeSlicingExhausted"),
+        example("Biren 851", [card("Biren", shares=2, used_shares=1)], 1, "mutex", "1/1 ExclusiveDeviceAllocateConflict"),
+        example("Biren 852", [card("Biren", 0), card("Biren", 1)], 3, "spread", "2/2 AllocatedCardsInsufficientRequest"),
     ],
 )
 def test_biren_cards_fit(states: list[DeviceState], count: int, policy: str, result: str) -> None:
@@ -173,9 +173,9 @@ def test_biren_cards_fit(states: list[DeviceState], count: int, policy: str, res
 @pytest.mark.parametrize(
     ("vendor", "given", "text"),
     [
-        example("vendors 16 L853", "Biren", share("test1", "Biren", 2048, 1), "test1,Biren,2048,1:;"),
-        example("vendors 7 L593", "GCU", share("testnode-GCU-0", "GCU", 0, 0), "testnode-GCU-0,GCU,0,0:;"),
-        example("vendors 13 L791", "MR-V100", share("k8s-gpu-iluvatar-0", "MR-V100", 0, 0), "k8s-gpu-iluvatar-0,MR-V100,0,0:;"),
+        example("Biren 853", "Biren", share("test1", "Biren", 2048, 1), "test1,Biren,2048,1:;"),
+        example("Enflame GCU 593", "GCU", share("testnode-GCU-0", "GCU", 0, 0), "testnode-GCU-0,GCU,0,0:;"),
+        example("Iluvatar 791", "MR-V100", share("k8s-gpu-iluvatar-0", "MR-V100", 0, 0), "k8s-gpu-iluvatar-0,MR-V100,0,0:;"),
     ],
 )
 def test_assignments_are_written(vendor: str, given: Any, text: str) -> None:
@@ -192,32 +192,32 @@ def die(number: int, card_number: int, **fields: Any) -> DeviceState:
 @pytest.mark.parametrize(
     ("states", "count", "policy", "result"),
     [
-        example("vendors 17 L863", [die(0, 1, used_shares=1), die(1, 1), die(2, 2)], 1, "mutex", ["dev-2"]),
-        example("vendors 17 L864", [die(0, 1, shares=2, used_shares=1), die(1, 1)], 1, "mutex", "2/2 ExclusiveDeviceAllocateConflict"),
+        example("Vastai 863", [die(0, 1, used_shares=1), die(1, 1), die(2, 2)], 1, "mutex", ["dev-2"]),
+        example("Vastai 864", [die(0, 1, shares=2, used_shares=1), die(1, 1)], 1, "mutex", "2/2 ExclusiveDeviceAllocateConflict"),
         example(
-            "vendors 17 L865 three",
+            "Vastai 865 three",
             [die(1, 1), die(2, 1), die(3, 1), die(4, 2), die(5, 2), die(6, 3)],
             3,
             "spread",
             ["dev-3", "dev-2", "dev-1"],
         ),
         example(
-            "vendors 17 L865 four",
+            "Vastai 865 four",
             [die(1, 1), die(2, 1), die(3, 1), die(4, 2), die(5, 2), die(6, 3)],
             4,
             "spread",
             ["dev-3", "dev-2", "dev-1", "dev-5"],
-            departs="whole groups by size, inside a group in the order of the device policy, where the sheet's list stands in another order",
+            departs="whole groups by size, inside a group in the order of the device policy, where HAMi's list is in another order",
         ),
         example(
-            "vendors 17 L866",
+            "Vastai 866",
             [die(1, 1), die(2, 1), die(3, 2)],
             5,
             "spread",
             "3/3 AllocatedCardsInsufficientRequest",
-            departs="fewer devices than asked are no fit (trap 29)",
+            departs="fewer devices than asked are no fit",
         ),
-        example("vendors 17 L867", [card("Vastai")], 2, "spread", "1/1 AllocatedCardsInsufficientRequest"),
+        example("Vastai 867", [card("Vastai")], 2, "spread", "1/1 AllocatedCardsInsufficientRequest"),
         pytest.param([die(0, 1, used_shares=1), die(1, 1)], 1, "spread", ["dev-1"], id="without mutex a die of a used card will do"),
         pytest.param([card("Vastai", 0), card("Vastai", 1)], 2, "spread", ["dev-1", "dev-0"], id="cards that are no dies"),
     ],
@@ -226,7 +226,7 @@ def test_vastai_dies_fit(states: list[DeviceState], count: int, policy: str, res
     assert fit(states, some(VASTAI, count), policy=policy) == result
 
 
-@pytest.mark.example("vendors 17 L868")
+@pytest.mark.example("Vastai 868")
 def test_vastai_cards_are_asked_by_count() -> None:
     assert figures(asked({VASTAI: 1})) == (1, 0, 100, 0)
 

@@ -19,9 +19,9 @@ from tests.builders import a_pod
 
 CATALOG = Catalog()
 FREE = Selectors()
-BY_TRAP_23 = "16Gi and 16.0Gi are 16384 MiB, for every vendor (case A1, trap 23)"
+BINARY_SUFFIX = "16Gi and 16.0Gi are 16384 MiB, for every vendor (HAMi#2336)"
 REFUSED = "what cannot be read is refused with its field's path; it never becomes an empty request"
-NO_MIX = "a limit and a request that differ are refused; one that is only in the requests counts (trap 24)"
+NO_MIX = "a limit and a request that differ are refused; one that is only in the requests counts"
 
 
 def configured(text: str) -> Catalog:
@@ -57,7 +57,7 @@ def asked(
 
 
 def figures(request: DeviceRequest | None) -> tuple[int, int, int, int] | None:
-    """Count, MiB, percent and cores, as the sheet writes them; without a sentinel."""
+    """Count, MiB, percent and cores, as HAMi's tests write them; without a sentinel."""
     return None if request is None else (request.count, request.memory_mib, request.memory_percent, request.cores)
 
 

@@ -1,4 +1,4 @@
-"""What a pod holds, as text: examples of the sheets, alignment with the pod's containers, and emptying step by step."""
+"""What a pod holds, as text: worked examples, alignment with the pod's containers, and emptying step by step."""
 
 import pytest
 from hypothesis import given
@@ -20,25 +20,25 @@ shares = st.builds(DeviceShare, uuid=names, type=names, memory_mib=st.integers(0
 entry_lists = st.lists(st.lists(shares, max_size=3).map(tuple), max_size=5).map(tuple)
 
 
-@pytest.mark.example("vendors 1.5")
+@pytest.mark.example("allocation text")
 @pytest.mark.parametrize(
     ("entries", "text"),
     [
-        pytest.param(((share("test1", "DCU", 2048, 1),),), "test1,DCU,2048,1:;", id="vendors 1.5 #1"),
-        pytest.param(((), (share("device-0", "MLU", 256000, 1),)), ";device-0,MLU,256000,1:;", id="vendors 1.5 #2"),
-        pytest.param(((share("U1"), share("U2")),), "U1,NVIDIA,1000,30:U2,NVIDIA,1000,30:;", id="vendors 1.5 #3"),
+        pytest.param(((share("test1", "DCU", 2048, 1),),), "test1,DCU,2048,1:;", id="allocation text 1"),
+        pytest.param(((), (share("device-0", "MLU", 256000, 1),)), ";device-0,MLU,256000,1:;", id="allocation text 2"),
+        pytest.param(((share("U1"), share("U2")),), "U1,NVIDIA,1000,30:U2,NVIDIA,1000,30:;", id="allocation text 3"),
         pytest.param(
             ((share("G-a", memory_mib=3000, cores=0),), (share("G-a", memory_mib=5000, cores=0),)),
             "G-a,NVIDIA,3000,0:;G-a,NVIDIA,5000,0:;",
-            id="vendors 1.5 #4",
+            id="allocation text 4",
         ),
         pytest.param(
             ((share("GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448", memory_mib=3000, cores=0),),),
             "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448,NVIDIA,3000,0:;",
-            id="operators 2",
+            id="annotations of pods",
         ),
         pytest.param(
-            ((share("UUID1", "Type1"), share("UUID2", "Type1")),), "UUID1,Type1,1000,30:UUID2,Type1,1000,30:;", id="node-agent 13.1 #2"
+            ((share("UUID1", "Type1"), share("UUID2", "Type1")),), "UUID1,Type1,1000,30:UUID2,Type1,1000,30:;", id="assignment text 2"
         ),
     ],
 )
@@ -48,23 +48,23 @@ def test_examples_are_written_and_read_to_the_letter(entries: assignment.Entries
 
 
 @pytest.mark.departs("an entry per ';': encoder and decoder are inverse, where the reference's reader adds an empty entry at the end")
-@pytest.mark.example("node-agent 13.1")
+@pytest.mark.example("assignment text")
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        pytest.param("GPU-8dcd,NVIDIA,500,3:;GPU-ebe7,NVIDIA,500,3:;", 2, id="node-agent 13.1 #1"),
-        pytest.param("", 0, id="node-agent 13.1 #3"),
+        pytest.param("GPU-8dcd,NVIDIA,500,3:;GPU-ebe7,NVIDIA,500,3:;", 2, id="assignment text 1"),
+        pytest.param("", 0, id="assignment text 3"),
     ],
 )
 def test_there_are_as_many_entries_as_containers(text: str, count: int) -> None:
     assert len(assignment.decode_entries(text)) == count
 
 
-@pytest.mark.example("node-agent 13.1")
+@pytest.mark.example("assignment text")
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        pytest.param("uuid,type,100:;", "accepted: uuid,type,memory,cores", id="node-agent 13.1 #4"),
+        pytest.param("uuid,type,100:;", "accepted: uuid,type,memory,cores", id="assignment text 4"),
         pytest.param("a,b,x,1:;", "memory is 'x'", id="memory"),
         pytest.param("a,b,1,x:;", "cores is 'x'", id="cores"),
         pytest.param("a,b,-1,1:;", "memory is '-1'", id="negative memory"),
@@ -85,9 +85,9 @@ def test_the_place_of_an_error_is_the_place_in_the_text() -> None:
     assert caught.value.position == len("a,b,1,1:;c,d,1,")
 
 
-@pytest.mark.departs("emptying does not lengthen the text (node-agent trap of 13.1 #9)")
-@pytest.mark.example("node-agent 13.1")
-def test_containers_are_emptied_one_by_one_until_nothing_is_left() -> None:  # node-agent 13.1 #9
+@pytest.mark.departs("emptying does not lengthen the text")
+@pytest.mark.example("assignment text")
+def test_containers_are_emptied_one_by_one_until_nothing_is_left() -> None:
     text = "A,NVIDIA,1,0:;B,NVIDIA,2,0:;"
     once = assignment.served(text, 0)
     assert once == ";B,NVIDIA,2,0:;"
@@ -96,7 +96,7 @@ def test_containers_are_emptied_one_by_one_until_nothing_is_left() -> None:  # n
     assert assignment.all_served(";;")
 
 
-@pytest.mark.example("operators 2")
+@pytest.mark.example("annotations of pods")
 def test_a_pod_of_one_container_ends_with_a_bare_semicolon() -> None:
     assert assignment.served("GPU-a,NVIDIA,3000,0:;", 0) == ";"
 
@@ -118,7 +118,7 @@ def test_entries_belong_to_the_pods_containers_in_order() -> None:
     assert assignment.encode(found) == ";A,NVIDIA,1,0:;"
 
 
-def test_a_shorter_text_of_the_reference_is_aligned_with_the_containers_that_ask() -> None:  # scheduler trap T1
+def test_a_shorter_text_of_the_reference_is_aligned_with_the_containers_that_ask() -> None:
     found = assignment.decode("A,NVIDIA,1,0:;", "NVIDIA", [("init", INIT), ("main", APP)], asking=[False, True])
     assert [bool(container.shares) for container in found.containers] == [False, True]
 
@@ -160,9 +160,7 @@ def test_serving_every_container_in_any_order_leaves_nothing(entries: assignment
 SIDECAR = ContainerKind.SIDECAR
 
 
-@pytest.mark.departs(
-    "a shortened record is aligned with the containers that ask; the reference reads its own by position, and oversells (trap T1)"
-)
+@pytest.mark.departs("a shortened record is aligned with the containers that ask; the reference reads its own by position, and oversells")
 @pytest.mark.parametrize(
     ("entries", "containers", "holders"),
     [

@@ -12,22 +12,22 @@ from hami_protocol.errors import RecordError
 NOON = datetime(2024, 1, 10, 4, 6, 57, tzinfo=UTC)
 
 
-@pytest.mark.example("operators 1")
+@pytest.mark.example("annotations of nodes")
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
         pytest.param(
             "Reported 2024-01-23 04:30:04.434037031 +0000 UTC m=+1104711.777756895",
             handshake.Reported(time=datetime(2024, 1, 23, 4, 30, 4, 434037, tzinfo=UTC), monotonic_seconds=1104711.777756895),
-            id="operators 1 reported",
+            id="annotations of nodes reported",
         ),
-        pytest.param("Requesting_2024.01.10 04:06:57", handshake.Requesting(time=NOON), id="operators 1 requesting"),
+        pytest.param("Requesting_2024.01.10 04:06:57", handshake.Requesting(time=NOON), id="annotations of nodes requesting"),
         pytest.param("Requesting_2024-01-10 04:06:57", handshake.Requesting(time=NOON), id="dashes"),
         pytest.param("Reported_2024-01-10 04:06:57", handshake.Reported(time=NOON), id="underscore"),
         pytest.param("Reported 2024-01-10 04:06:57", handshake.Reported(time=NOON), id="blank"),
         pytest.param("Reported", handshake.Reported(), id="no time"),
-        pytest.param("Requesting", handshake.Requesting(), id="vendors 1.6 #1"),
-        pytest.param("Requesting_yesterday", handshake.Requesting(), id="vendors 1.6 #2"),
+        pytest.param("Requesting", handshake.Requesting(), id="handshake 1"),
+        pytest.param("Requesting_yesterday", handshake.Requesting(), id="handshake 2"),
         pytest.param("Requesting_2024-13-40 99:00:00", handshake.Requesting(), id="a time that cannot be"),
         pytest.param("Deleted_2024.01.10 04:06:57", handshake.Deleted(time=NOON), id="what older schedulers left"),
     ],

@@ -25,7 +25,7 @@ def test_the_text_is_the_protocols() -> None:
     assert mig.encode(()) == ""
 
 
-@pytest.mark.example("node-agent 13.6 #54")
+@pytest.mark.example("MIG instances 54")
 def test_ids_of_zero_are_ids() -> None:
     text = ONE[:-2] + ',"migUUID":"MIG-x","gpuInstanceID":4,"computeInstanceID":0}]'
     (found,) = mig.decode(text)
@@ -33,7 +33,7 @@ def test_ids_of_zero_are_ids() -> None:
     assert mig.encode((found,)) == text
 
 
-@pytest.mark.example("node-agent 13.6 #53")
+@pytest.mark.example("MIG instances 53")
 @pytest.mark.parametrize(
     ("text", "error"),
     [

@@ -25,8 +25,8 @@ def test_both_forms_are_read(text: str, lock: nodelock.NodeLock) -> None:
     assert nodelock.decode(text) == lock
 
 
-@pytest.mark.example("scheduler 24.9")
-@pytest.mark.parametrize("text", [pytest.param("lock", id="scheduler 24.9 #79"), "", "a,b", "2024-01-10T04:06:57Z,a,b,c", "x,y,z"])
+@pytest.mark.example("node lock")
+@pytest.mark.parametrize("text", [pytest.param("lock", id="node lock 79"), "", "a,b", "2024-01-10T04:06:57Z,a,b,c", "x,y,z"])
 def test_what_is_no_lock_is_refused(text: str) -> None:
     with pytest.raises(RecordError, match="node lock"):
         nodelock.decode(text)

@@ -1,4 +1,4 @@
-"""Cases A1, A3, A16 and B12 for the one parser of quantities."""
+"""The one parser of quantities (HAMi#2336, #2788)."""
 
 from fractions import Fraction
 

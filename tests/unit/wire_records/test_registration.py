@@ -35,8 +35,10 @@ text_devices = st.builds(
 device_lists = st.lists(text_devices, min_size=1, max_size=5, unique_by=lambda device: device.uuid)
 
 
-@pytest.mark.parametrize("text", [pytest.param(PAGE_NVIDIA, id="operators 1 nvidia"), pytest.param(PAGE_MLU, id="operators 1 mlu")])
-@pytest.mark.example("operators 1")
+@pytest.mark.parametrize(
+    "text", [pytest.param(PAGE_NVIDIA, id="annotations of nodes nvidia"), pytest.param(PAGE_MLU, id="annotations of nodes mlu")]
+)
+@pytest.mark.example("annotations of nodes")
 def test_the_protocol_pages_examples_are_read_and_written_to_the_letter(text: str) -> None:
     devices = registration.decode(text)
     assert len(devices) == 2
@@ -45,28 +47,28 @@ def test_the_protocol_pages_examples_are_read_and_written_to_the_letter(text: st
 
 
 @pytest.mark.departs("an empty text registers no device, which is no error: the reference writes it where a vendor has none")
-@pytest.mark.example("vendors 1.3 #1 empty")
+@pytest.mark.example("registration 1 empty")
 @pytest.mark.parametrize("text", ["", " ", "null", ":", "[]"])
 def test_an_empty_registration_has_no_device(text: str) -> None:
     assert registration.decode(text) == ()
 
 
-@pytest.mark.example("vendors 1.3")
+@pytest.mark.example("registration")
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        pytest.param("a", "no ':'", id="vendors 1.3 #1 a"),
-        pytest.param(",", "no ':'", id="vendors 1.3 #1 comma"),
-        pytest.param(",:", "2 fields", id="vendors 1.3 #3"),
-        pytest.param("garbage:", "no fields", id="vendors 1.3 #4"),
-        pytest.param(f"{P4},-1,hami-core:", "index", id="vendors 1.3 #7"),
-        pytest.param("G,10,7680,100,NVIDIA-Tesla P4:", "5 fields", id="vendors 1.3 #8"),
-        pytest.param("G,10,7680,100,NVIDIA-Tesla P4,0,notabool:", "health", id="vendors 1.3 #9 health"),
-        pytest.param("G,x,7680,100,NVIDIA-Tesla P4,0,true:", "count", id="vendors 1.3 #9 count"),
-        pytest.param("G,10,x,100,NVIDIA-Tesla P4,0,true:", "memory", id="vendors 1.3 #9 memory"),
-        pytest.param("G,10,7680,x,NVIDIA-Tesla P4,0,true:", "cores", id="vendors 1.3 #9 cores"),
-        pytest.param("G,10,7680,100,NVIDIA-Tesla P4,x,true:", "numa", id="vendors 1.3 #9 numa"),
-        pytest.param(f"{P4},x,hami-core:", "index", id="vendors 1.3 #9 index"),
+        pytest.param("a", "no ':'", id="registration 1 a"),
+        pytest.param(",", "no ':'", id="registration 1 comma"),
+        pytest.param(",:", "2 fields", id="registration 3"),
+        pytest.param("garbage:", "no fields", id="registration 4"),
+        pytest.param(f"{P4},-1,hami-core:", "index", id="registration 7"),
+        pytest.param("G,10,7680,100,NVIDIA-Tesla P4:", "5 fields", id="registration 8"),
+        pytest.param("G,10,7680,100,NVIDIA-Tesla P4,0,notabool:", "health", id="registration 9 health"),
+        pytest.param("G,x,7680,100,NVIDIA-Tesla P4,0,true:", "count", id="registration 9 count"),
+        pytest.param("G,10,x,100,NVIDIA-Tesla P4,0,true:", "memory", id="registration 9 memory"),
+        pytest.param("G,10,7680,x,NVIDIA-Tesla P4,0,true:", "cores", id="registration 9 cores"),
+        pytest.param("G,10,7680,100,NVIDIA-Tesla P4,x,true:", "numa", id="registration 9 numa"),
+        pytest.param(f"{P4},x,hami-core:", "index", id="registration 9 index"),
         pytest.param(f"{P4}:{P4}:", "twice", id="the same device twice"),
         pytest.param("G,10,99999999999,100,T,0,true:", "memory", id="memory over 32 bits"),
         pytest.param(",10,7680,100,T,0,true:", "no id", id="no id"),
@@ -78,25 +80,25 @@ def test_what_is_no_registration_is_refused_with_the_place_and_the_reason(text: 
     assert complaint in str(caught.value)
 
 
-@pytest.mark.example("vendors 1.3")
-@pytest.mark.parametrize("text", [pytest.param(":", id="vendors 1.3 #2 one"), pytest.param("::", id="vendors 1.3 #2 two")])
+@pytest.mark.example("registration")
+@pytest.mark.parametrize("text", [pytest.param(":", id="registration 2 one"), pytest.param("::", id="registration 2 two")])
 def test_separators_alone_are_an_empty_list(text: str) -> None:
     assert registration.decode(text) == ()
 
 
-@pytest.mark.example("vendors 1.3")
+@pytest.mark.example("registration")
 def test_seven_fields_mean_a_shared_device_at_its_place() -> None:
     device = registration.decode(f"{P4}:")[0]
     assert (device.shares, device.memory_mib, device.cores, device.index, device.mode) == (10, 7680, 100, 0, "hami-core")
 
 
 @pytest.mark.departs("7 fields: the index is the place in the list, where the reference's reader says 0 for every device")
-@pytest.mark.example("vendors 1.3")
+@pytest.mark.example("registration")
 def test_the_second_device_of_seven_fields_has_index_one() -> None:
     assert [device.index for device in registration.decode(f"{P4}:{P4.replace('G', 'H', 1)}:")] == [0, 1]
 
 
-@pytest.mark.example("vendors 1.3")
+@pytest.mark.example("registration")
 def test_nine_fields_carry_index_and_mode() -> None:
     text = f"{P4},1,hami-core:"
     assert registration.decode(text)[0].index == 1
@@ -126,14 +128,14 @@ def test_separators_in_a_model_name_are_replaced() -> None:
     assert registration.decode(text)[0].type == "NVIDIA A-B-C-D"
 
 
-@pytest.mark.example("node-agent 13.1")
+@pytest.mark.example("assignment text")
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(
-            '[{"index":1,"id":"id-1","count":1,"devmem":1024,"devcore":10,"type":"type","numa":0,"health":true}]', id="node-agent 13.1 #5"
+            '[{"index":1,"id":"id-1","count":1,"devmem":1024,"devcore":10,"type":"type","numa":0,"health":true}]', id="assignment text 5"
         ),
-        pytest.param('[{"id":"id-1","index":1,"count":1,"devmem":1024,"devcore":10,"type":"type","health":true}]', id="vendors 1.3 JSON"),
+        pytest.param('[{"id":"id-1","index":1,"count":1,"devmem":1024,"devcore":10,"type":"type","health":true}]', id="registration JSON"),
         pytest.param('[{"ID":"id-1","Index":1,"COUNT":1,"Devmem":1024,"devcore":10,"type":"type","health":true}]', id="keys in any case"),
     ],
 )
@@ -143,14 +145,14 @@ def test_json_is_read_after_defaulting(text: str) -> None:
     )
 
 
-@pytest.mark.example("node-agent 13.1")
-def test_an_empty_json_list_is_written_and_read() -> None:  # node-agent 13.1 #6
+@pytest.mark.example("assignment text")
+def test_an_empty_json_list_is_written_and_read() -> None:
     assert registration.encode_json([]) == "[]"
     assert registration.decode("[]") == ()
 
 
-@pytest.mark.example("node-agent 13.1")
-def test_a_mig_profile_is_written_as_the_reference_writes_it() -> None:  # node-agent 13.1 #7
+@pytest.mark.example("assignment text")
+def test_a_mig_profile_is_written_as_the_reference_writes_it() -> None:
     profile = MigProfile(name="1g.5gb", memory_mib=4864, cores=15, slice_count=1, placements=(Placement(start=6, size=1),))
     device = RegisteredDevice(uuid="G", shares=7, memory_mib=40960, cores=100, type="NVIDIA A100", mode="mig", mig_profiles=(profile,))
     text = registration.encode_json([device])
@@ -158,8 +160,8 @@ def test_a_mig_profile_is_written_as_the_reference_writes_it() -> None:  # node-
     assert registration.decode(text) == (device,)
 
 
-@pytest.mark.example("node-agent 13.1")
-def test_six_fields_are_refused() -> None:  # node-agent 13.1 #8
+@pytest.mark.example("assignment text")
+def test_six_fields_are_refused() -> None:
     with pytest.raises(RecordError, match="6 fields"):
         registration.decode("GPU-ebe7,10,7680,100,NVIDIA-Tesla P4,0:")
 
