@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from hami_cli.explain import text
+from hami_protocol.explanation import Explanation
 
 
-def an_answer(**fields: Any) -> dict[str, Any]:
-    return {"pod": {"namespace": "default", "name": "p1"}, "phase": "Pending", "summary": "0/30 nodes fit", **fields}
+def an_answer(**fields: Any) -> Explanation:
+    """What the scheduler sends, decoded."""
+    sent = {"pod": {"namespace": "default", "name": "p1", "uid": "u"}, "phase": "Pending", "node": "", "bindPhase": ""}
+    return msgspec.convert({**sent, "summary": "0/30 nodes fit", **fields}, Explanation)
 
 
 def test_the_causes_in_words_replace_the_short_reasons() -> None:
@@ -22,7 +27,7 @@ def test_an_older_scheduler_has_the_short_reasons_alone() -> None:
 
 
 def test_nodes_that_are_left_out_are_counted() -> None:
-    nodes = [{"node": "n1", "fits": True}]
+    nodes = [{"node": "n1", "fits": True, "score": 0.0}]
     assert text(an_answer(nodes=nodes, nodesLeftOut=1)).splitlines()[-1] == "... and 1 more node"
     assert text(an_answer(nodes=nodes, nodesLeftOut=1980)).splitlines()[-1] == "... and 1,980 more nodes"
     assert "more" not in text(an_answer(nodes=nodes, nodesLeftOut=0))
