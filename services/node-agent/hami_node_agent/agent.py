@@ -273,7 +273,7 @@ class NodeAgent:
             self.report_devices,
             self.registration.answer,
             self._cleanup.run,
-            *((self.resizer.run, self._region_size.run) if self.vendor.shim else ()),
+            *((self.resizer.run, self.resizer.answer_again, self._region_size.run) if self.vendor.shim else ()),
             *((self.monitor.run,) if self.vendor.shim and self.options.monitor else ()),
             self._instances.run,
         )

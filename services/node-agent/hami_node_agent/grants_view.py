@@ -73,6 +73,10 @@ class GrantsView:
         """What the pod was granted of one vendor."""
         return next((one for one in self._grants.get(uid, ()) if one.vendor == vendor), None)
 
+    def all_of(self, uid: str) -> tuple[VendorAssignment, ...]:
+        """What the pod was granted of every vendor; empty where that is not known."""
+        return self._grants.get(uid, ())
+
     def told(self, uid: str) -> bool:
         """Whether the log has the pod's grant, or already its release, for as long as anything is to be answered to that.
 

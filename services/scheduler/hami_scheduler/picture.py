@@ -252,11 +252,12 @@ class Picture:
         self._log_is_ours = False
         self.log_losses += 1
 
-    def publish_again(self) -> None:
-        """After a loss: what no record of the cluster has, resizes under way and verdicts."""
+    def publish_again(self, *, verdicts: bool) -> None:
+        """Publish what no record of the cluster has: resizes under way, which were withdrawn if the lease was lost, and after a loss verdicts."""
         for resize in self.resizes.unanswered():
             self._publish(resize, resizing.event_id(resize))
-        self.verdicts.publish_again()
+        if verdicts:
+            self.verdicts.publish_again()
 
     def resize_event(self, event: AllocationEvent) -> None:
         """Charge what a pod holds now, where ``event`` is about a resize of it."""

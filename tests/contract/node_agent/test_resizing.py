@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from hami_node_agent import grant_file
-from hami_protocol import assignment
+from hami_node_agent.resize import AGAIN_SECONDS
+from hami_protocol import assignment, keys, subjects
 from hami_protocol.devices import AllocationMode
 from hami_protocol.events import ShareResizeApplied, ShareResized, ShareResizeRefused
 from hami_protocol.kubernetes import Pod
@@ -164,3 +165,23 @@ def test_an_agent_killed_in_the_middle_of_a_change_finishes_it() -> None:
         assert grant_file.decode(grant(world, name)).generation % 2 == 0
 
     play(scenario)
+
+
+def test_an_outcome_that_the_stream_has_lost_is_published_again() -> None:
+    """No agent reads the log: that its outcome is missing shows in the pod's record."""
+
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", main=[("GPU-a", 1000, 30)])
+        await running(world, pod)
+        await resize(world, pod, 500, generation=6)
+        world.bus.lose_tail(subjects.ALLOCATIONS, len(world.bus.kept(subjects.ALLOCATIONS)))
+        await asyncio.sleep(AGAIN_SECONDS - 2)
+        assert world.said(ShareResizeApplied) == []
+        await asyncio.sleep(AGAIN_SECONDS + 5)
+        assert [event.generation for event in world.said(ShareResizeApplied)] == [6]
+        await world.annotate(pod, {keys.RESIZE_GENERATION: "6"})
+        published = len(world.bus.kept(subjects.ALLOCATIONS))
+        await asyncio.sleep(3 * AGAIN_SECONDS)
+        assert len(world.bus.kept(subjects.ALLOCATIONS)) == published
+
+    play(scenario, AllocationMode.CDI)
