@@ -86,10 +86,8 @@ class Where(Struct, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def _bus(self) -> AsyncIterator[JetStreamBus]:
-        from hami_runtime import logs
         from hami_runtime.bus import jetstream
 
-        logs.configure("error", "hami")
         async with jetstream.connect(self.nats_url, name="hami") as bus:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):

@@ -40,9 +40,9 @@ class LazyGroup(TyperGroup):
         if isinstance(found, typer.Typer):
             group = typer.main.get_command(found)
             group.name = cmd_name
-            return group
+            return _prepared(group)
         info = CommandInfo(name=cmd_name, callback=found)
-        return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode="rich")
+        return _prepared(get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode="rich"))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; a refused value is shown without the prefix of the library that refused it."""
@@ -71,6 +71,19 @@ class LazyGroup(TyperGroup):
             self._listing = False
 
 
+def _prepared(command: Any) -> Any:
+    """``command``, which calls what ``main`` has handed over before it runs, and not for its help."""
+    run = command.invoke
+
+    def invoke(ctx: Any) -> Any:
+        if ctx.obj is not None:
+            ctx.obj()
+        return run(ctx)
+
+    command.invoke = invoke
+    return command
+
+
 app = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
@@ -97,10 +110,17 @@ def options(
     """Options beside every command."""
 
 
+def _log_errors_alone() -> None:
+    """What libraries log is shown only when something is wrong. A program alone does that: it is about the whole process."""
+    from hami_runtime import logs
+
+    logs.configure("error", "hami")
+
+
 def main() -> None:
     """Run the command line."""
     with closed_pipe_is_silent():
-        app()
+        app(obj=_log_errors_alone)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from hami_protocol.events import (
     PodAssigned,
     PodReleased,
     ShareResizeApplied,
+    ShareResized,
 )
 from hami_protocol.kubernetes import Node, Pod, ResourceQuota
 from hami_protocol.pods import is_terminal, pod_ref
@@ -225,6 +226,8 @@ class Picture:
             return
         self.grants.observe(event, event_id)
         self.resize_event(event)
+        if isinstance(event, ShareResized):
+            self.resizes.is_logged(event)
         if isinstance(event, PodAllocating | ShareResizeApplied):
             change = self.pods.granted(event.pod.uid)
             self._take_record(event.pod, change)
@@ -252,11 +255,11 @@ class Picture:
         self._log_is_ours = False
         self.log_losses += 1
 
-    def publish_again(self, *, verdicts: bool) -> None:
-        """Publish what no record of the cluster has: resizes under way, which were withdrawn if the lease was lost, and after a loss verdicts."""
-        for resize in self.resizes.unanswered():
+    def publish_again(self, *, lost: bool) -> None:
+        """Publish what no record of the cluster has: resizes under way that were withdrawn with the lease; after a loss all of them, and verdicts."""
+        for resize in self.resizes.unanswered(logged=lost):
             self._publish(resize, resizing.event_id(resize))
-        if verdicts:
+        if lost:
             self.verdicts.publish_again()
 
     def resize_event(self, event: AllocationEvent) -> None:

@@ -152,6 +152,8 @@ def event_id(resize: ShareResized) -> str:
 class _Resize(Struct, kw_only=True):
     event: ShareResized
     pending: bool = True
+    logged: bool = False
+    """The log has it, so that its agent will answer."""
     applied: Assignments | None = None
     """What the last resize that was carried out has made of the pod's shares."""
 
@@ -210,9 +212,15 @@ class Resizes:
         known = self._resizes.get(uid)
         return known is not None and known.pending
 
-    def unanswered(self) -> list[ShareResized]:
-        """What no agent has answered, for whoever begins to lead, or to whom the log is lost: an agent that has answered answers again."""
-        return [known.event for known in self._resizes.values() if known.pending]
+    def is_logged(self, resize: ShareResized) -> None:
+        """The log has ``resize``."""
+        known = self._resizes.get(resize.pod.uid)
+        if known is not None and known.generation == resize.generation:
+            known.logged = True
+
+    def unanswered(self, *, logged: bool) -> list[ShareResized]:
+        """What no agent has answered; with ``logged`` also what the log has, or had: an agent that has answered it answers again."""
+        return [known.event for known in self._resizes.values() if known.pending and (logged or not known.logged)]
 
     def generation_after(self, uid: str, at_least: int) -> int:
         """A generation that is higher than all that the pod has had."""

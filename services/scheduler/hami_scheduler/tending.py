@@ -85,7 +85,7 @@ class Tending:
             self._told = term
             missing = self._picture.lead(self._pods.objects.values())
             log.info("leading", missing_events=len(missing))
-            self._picture.publish_again(verdicts=lost)
+            self._picture.publish_again(lost=lost)
             self._losses = self._picture.log_losses
 
     async def _wake(self, pod: PodRef) -> None:
