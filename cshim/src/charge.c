@@ -63,6 +63,10 @@ static bool take(struct shim *shim, int row, uint64_t bytes)
 	bool taken;
 
 	changing(shim, row);
+	if (__builtin_expect(quota_add(shim->held_bytes[row], bytes) > room, 0)) { /* whatever the region says */
+		settled(shim, row, 0, 0);
+		return false;
+	}
 	taken = terms->hold && terms->room_bytes == room && reserve_take_spare(shim_use(shim, row), bytes);
 	if (!taken) {
 		taken = reserve_take(shim->region, (unsigned)row, shim->slot, bytes, beyond, limit);

@@ -135,6 +135,59 @@ static void figures_that_were_written_over_are_put_right(void)
 	rig_exact(300 * MIB);
 }
 
+/* Random bytes and zeros over the header, the devices and the first slots, without end. */
+static void scribble(void)
+{
+	const int fd = open("region", O_RDWR);
+	unsigned char *bytes = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	uint64_t random = 88172645463325252u;
+
+	alarm(60);
+	for (;;) {
+		random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+		__atomic_store_n(
+			&bytes[random % 8192], (unsigned char)(random >> 60 & 1 ? 0 : random >> 40), __ATOMIC_RELAXED);
+		if ((random >> 50 & 255) == 0)
+			usleep(20);
+	}
+}
+
+static void take_all_that_is_given(void)
+{
+	uint64_t taken = 0;
+
+	if (freopen("/dev/null", "w", stderr) == NULL)
+		_exit(1);
+	rig_context(0);
+	for (int i = 0; i < 2000; i++)
+		taken += allocate(64 * MIB) == CUDA_SUCCESS ? 64 * MIB : 0;
+	_exit(taken > GIB);
+}
+
+static void no_process_takes_more_than_the_share_whatever_is_written_meanwhile(void)
+{
+	enum { PROCESSES = 30 };
+	pid_t writer, processes[PROCESSES];
+	int status;
+
+	begin_with_agents_region(GIB, 100);
+	fflush(NULL);
+	writer = fork();
+	if (writer == 0)
+		scribble();
+	for (int i = 0; i < PROCESSES; i++) {
+		processes[i] = fork();
+		if (processes[i] == 0)
+			take_all_that_is_given();
+	}
+	for (int i = 0; i < PROCESSES; i++) {
+		CHECK_EQUAL(waitpid(processes[i], &status, 0), processes[i]);
+		CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == STOP_STATUS));
+	}
+	kill(writer, SIGKILL);
+	wait(&status);
+}
+
 /* Somebody writes zeros over what was paid; the process knows what it has paid itself. */
 static void compute_that_was_paid_stays_paid(void)
 {
@@ -394,6 +447,7 @@ int main(int argc, char **argv)
 		TEST(a_region_that_cannot_be_put_right_stops_the_process_with_a_message),
 		TEST(bus_errors_of_the_program_are_its_own),
 		TEST(figures_that_were_written_over_are_put_right),
+		TEST(no_process_takes_more_than_the_share_whatever_is_written_meanwhile),
 		TEST(compute_that_was_paid_stays_paid),
 		TEST(a_full_file_system_kills_nobody),
 		TEST(a_process_in_a_time_namespace_is_held_and_counted),
