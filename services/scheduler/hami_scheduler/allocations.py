@@ -177,8 +177,8 @@ class GrantLog:
         if kept if pod is None else (pod.spec.node_name or kept) and not is_terminal(pod):
             return ()  # a pod that is kept and not there is newer than what the watch shows
         if said.granted:
-            if pod is not None and not is_terminal(pod):
-                return ()
+            if (pod is not None and not is_terminal(pod)) or (pod is None and not said.begun):
+                return ()  # of one that is gone and that the scheduler's own events do not name, only an agent says that it was there
             return (released(said.pod, said.node, "the pod was deleted" if pod is None else f"the pod is {pod.status.phase}"),)
         lapsed = AssignmentLapsed(pod=said.pod, node=said.node, reason=RESTARTED)
         return (Missing(event=lapsed, event_id=f"{said.pod.uid}/lapsed/{said.attempt}"),)

@@ -178,3 +178,9 @@ def test_after_a_loss_an_assignment_whose_release_was_lost_lapses(log: GrantLog)
     log.forget_all()
     log.observe(assigned())
     assert [kind for kind, _ in said(log, [])] == ["AssignmentLapsed"]
+
+
+def test_of_a_pod_that_is_gone_and_that_only_an_outcome_names_no_release_is_said(log: GrantLog) -> None:
+    """Another pod of its name has the last word on its grant subject: its release is further back there, or it was never granted."""
+    log.observe(AllocationSucceeded(pod=a_ref(), node="n2"))
+    assert said(log, []) == []
