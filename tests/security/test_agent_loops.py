@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from hami_node_agent import republishing
 from hami_node_agent.mig_hardware import FakeMig
 from hami_node_agent.needs import HostPaths
-from hami_node_agent.resize import AGAIN_SECONDS
 from hami_node_agent.sharing import Sharing
 from hami_protocol import subjects
 from hami_protocol.devices import AllocationMode, PodRef
@@ -140,7 +140,7 @@ async def resizes(world: World, error: Exception) -> None:
     assert [event.pod.name for event in world.said(ShareResizeApplied)] == ["good"]
 
 
-async def lost_resizes(world: World, error: Exception) -> None:
+async def lost_outcomes(world: World, error: Exception) -> None:
     """Both outcomes are lost, and each is published again at the second look that finds no record of it."""
     for name in ("bad", "good"):
         pod = await served(world, name)
@@ -148,8 +148,8 @@ async def lost_resizes(world: World, error: Exception) -> None:
         await world.publish(ShareResized(pod=pod_ref(pod), node="n1", assignments=(held,), generation=1))
         await asyncio.sleep(1)
     world.bus.lose_tail(subjects.ALLOCATIONS, len(world.bus.kept(subjects.ALLOCATIONS)))
-    fail(world.agent.resizer, "_lacks", lambda pod, _: pod.metadata.name == "bad", error=error)
-    await asyncio.sleep(2 * AGAIN_SECONDS)
+    fail(world.agent.republishing, "_publish", lambda pod, *_: pod.metadata.name == "bad", error=error)
+    await asyncio.sleep(2 * republishing.LOOK_SECONDS)
     assert [event.pod.name for event in world.said(ShareResizeApplied)] == ["good"]
 
 
@@ -193,7 +193,7 @@ LOOPS: dict[str, Scenario] = {
     "Registration.answer": questions,
     "Cleanup.run": cleanup,
     "Resizer.run": resizes,
-    "Resizer.answer_again": lost_resizes,
+    "Republishing.run": lost_outcomes,
     "Monitor.run": monitor,
     "RegionSize.run": region_sizes,
     "MigInstances.run": instances,

@@ -33,7 +33,7 @@ ISOLATED = {
     "region_size.RegionSize.run": AGENT,
     "registration.Registration.run": AGENT,
     "resize.Resizer.run": AGENT,
-    "resize.Resizer.answer_again": AGENT,
+    "republishing.Republishing.run": AGENT,
     "responder.Responder._hear_for_ever": OTHER + "the_callout_subscribes_again",
     "responder.Responder._answer_for_ever": OTHER + "the_callout_answers_the_next_question",
     "devices.DeviceMirror.watch_sources": NODES,

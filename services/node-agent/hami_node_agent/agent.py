@@ -38,6 +38,7 @@ from hami_node_agent.outcomes import patience_seconds
 from hami_node_agent.refusals import Refusal, RefusalKind, Refused
 from hami_node_agent.region_size import RegionSize
 from hami_node_agent.registration import Registration
+from hami_node_agent.republishing import Republishing
 from hami_node_agent.resize import Resizer
 from hami_node_agent.serving import Serving, unadmitted
 from hami_node_agent.sharing import Sharing
@@ -234,6 +235,13 @@ class NodeAgent:
             outbox=self.outbox,
             isolation=Isolation("resize", clock, telemetry),
         )
+        self.republishing = Republishing(
+            granting,
+            self.resizer,
+            pods=self.pods,
+            journal=self.journal,
+            isolation=Isolation("republishing", clock, telemetry),
+        )
         self._kubelet = kubelet
         self.serving = Serving(self.not_ready)
         self.registration = Registration(
@@ -273,7 +281,8 @@ class NodeAgent:
             self.report_devices,
             self.registration.answer,
             self._cleanup.run,
-            *((self.resizer.run, self.resizer.answer_again, self._region_size.run) if self.vendor.shim else ()),
+            self.republishing.run,
+            *((self.resizer.run, self._region_size.run) if self.vendor.shim else ()),
             *((self.monitor.run,) if self.vendor.shim and self.options.monitor else ()),
             self._instances.run,
         )

@@ -305,9 +305,10 @@ class Granting:
                 self._say_succeeded(record.pod)
             elif pod is not None and pod.metadata.annotations.get(keys.BIND_PHASE) == "allocating":
                 with self.traced(pod, "say again"):
-                    self._say_again(pod, record)
+                    self.say_again_of(pod, record)
 
-    def _say_again(self, pod: Pod, record: ServedPod) -> None:
+    def say_again_of(self, pod: Pod, record: ServedPod) -> None:
+        """Publish once more what was done for ``pod``."""
         try:
             held = node_pods.annotated(pod, self.vendor)
         except RecordError:

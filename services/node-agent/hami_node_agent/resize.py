@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import structlog
 
@@ -22,19 +21,16 @@ from hami_node_agent.monitor import Monitor
 from hami_node_agent.node_devices import NodeDevices
 from hami_node_agent.node_pods import NodePods
 from hami_node_agent.usage import Measured
-from hami_protocol import assignment, keys
+from hami_protocol import assignment
 from hami_protocol.devices import ContainerShares, VendorAssignment
 from hami_protocol.errors import RecordError
 from hami_protocol.events import ShareResizeApplied, ShareResized, ShareResizeRefused
 from hami_protocol.kubernetes import Pod
 from hami_runtime.isolation import Isolation
-from hami_runtime.lifecycle import run_until, sleep_until, until
+from hami_runtime.lifecycle import run_until, until
 from hami_runtime.outbox import Outbox
 
 log = structlog.get_logger()
-AGAIN_SECONDS: Final = 10.0
-"""What has no record at two looks in succession is published again."""
-_DIGITS: Final = 19
 
 
 class Resizer:
@@ -73,33 +69,13 @@ class Resizer:
                     with self._isolation.item(f"resize of pod {resize.pod}"):
                         self._answer(resize, pod)
 
-    async def answer_again(self, stop: asyncio.Event) -> None:
-        """Publish an outcome again whose record does not appear: the stream may have lost it, and no agent reads there."""
-        before: set[tuple[str, int]] = set()
-        while not await sleep_until(stop, AGAIN_SECONDS):
-            lacking: set[tuple[str, int]] = set()
-            for uid, pod in sorted(self._pods.live.items()):
-                with self._isolation.item(f"outcome of pod {uid}"):
-                    record = self._journal.pods.get(uid)
-                    if record is None or not self._lacks(pod, record):
-                        continue
-                    lacking.add((uid, record.resize_generation))
-                    if (uid, record.resize_generation) in before:
-                        self._say_again(pod, record)
-            before = lacking
-
-    def _lacks(self, pod: Pod, record: ServedPod) -> bool:
-        """Whether the pod's record has an earlier resize than the one that it holds."""
-        recorded = pod.metadata.annotations.get(keys.RESIZE_GENERATION, "")
-        generation = int(recorded) if recorded.isascii() and recorded.isdigit() and len(recorded) < _DIGITS else 0
-        return not record.resize_refused and generation < record.resize_generation
-
-    def _say_again(self, pod: Pod, record: ServedPod) -> None:
-        assignments = self._view.all_of(pod.metadata.uid)
+    def say_again_of(self, record: ServedPod) -> None:
+        """Publish once more that the pod's last resize was carried out."""
+        assignments = self._view.all_of(record.pod.uid)
         if assignments:
-            applied = ShareResized(pod=record.pod, node=self._granting.node, assignments=assignments, generation=record.resize_generation)
-            self._say(applied, "")
-            log.info("outcome of a resize published again", pod=str(record.pod), generation=record.resize_generation)
+            node, generation = self._granting.node, record.resize_generation
+            self._say(ShareResized(pod=record.pod, node=node, assignments=assignments, generation=generation), "")
+            log.info("outcome of a resize published again", pod=str(record.pod), generation=generation)
 
     def _answer(self, resize: ShareResized, pod: Pod) -> None:
         record = self._journal.pod(resize.pod)

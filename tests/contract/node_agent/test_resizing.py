@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from hami_node_agent import grant_file
-from hami_node_agent.resize import AGAIN_SECONDS
+from hami_node_agent.republishing import LOOK_SECONDS
 from hami_protocol import assignment, keys, subjects
 from hami_protocol.devices import AllocationMode
-from hami_protocol.events import ShareResizeApplied, ShareResized, ShareResizeRefused
+from hami_protocol.events import AllocationSucceeded, ShareResizeApplied, ShareResized, ShareResizeRefused
 from hami_protocol.kubernetes import Pod
 from hami_protocol.pods import pod_ref
 from tests.contract.node_agent.test_monitor import grant, running, use
@@ -175,13 +175,26 @@ def test_an_outcome_that_the_stream_has_lost_is_published_again() -> None:
         await running(world, pod)
         await resize(world, pod, 500, generation=6)
         world.bus.lose_tail(subjects.ALLOCATIONS, len(world.bus.kept(subjects.ALLOCATIONS)))
-        await asyncio.sleep(AGAIN_SECONDS - 2)
+        await asyncio.sleep(LOOK_SECONDS - 2)
         assert world.said(ShareResizeApplied) == []
-        await asyncio.sleep(AGAIN_SECONDS + 5)
+        await asyncio.sleep(LOOK_SECONDS + 5)
         assert [event.generation for event in world.said(ShareResizeApplied)] == [6]
         await world.annotate(pod, {keys.RESIZE_GENERATION: "6"})
         published = len(world.bus.kept(subjects.ALLOCATIONS))
-        await asyncio.sleep(3 * AGAIN_SECONDS)
+        await asyncio.sleep(3 * LOOK_SECONDS)
         assert len(world.bus.kept(subjects.ALLOCATIONS)) == published
+
+    play(scenario, AllocationMode.CDI)
+
+
+def test_a_success_that_the_stream_has_lost_is_published_again() -> None:
+    async def scenario(world: World) -> None:
+        pod = await world.pod("p", main=[("GPU-a", 1000, 30)])
+        await running(world, pod)
+        await pause()
+        world.bus.lose_tail(subjects.ALLOCATIONS, len(world.bus.kept(subjects.ALLOCATIONS)))
+        await world.annotate(pod, {keys.BIND_PHASE: "allocating"})
+        await asyncio.sleep(2 * LOOK_SECONDS + 1)
+        assert [event.pod.name for event in world.said(AllocationSucceeded)] == ["p"]
 
     play(scenario, AllocationMode.CDI)
