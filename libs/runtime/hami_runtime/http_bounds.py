@@ -94,10 +94,12 @@ class Bodies:
                         raise self._refusal("body", 413, f"the body is over the limit of {most_bytes} bytes")
                     self._grow(body, len(part))
                     parts.append(part)
+            body.complete = True
+            return b"".join(parts)
         except TimeoutError as exc:
             raise self._refusal("body time", 408, f"the body was not here within {self._bounds.body_seconds:g} s") from exc
-        body.complete = True
-        return b"".join(parts)
+        finally:
+            parts.clear()  # the connection keeps a refusal as long as it lasts, and with it this frame
 
     def release(self, request: web.Request) -> None:
         """The request has been answered."""
