@@ -69,6 +69,8 @@ NOT_FUZZED_RAW = {
     "hami_runtime.kube.http.HttpCluster.version": "the API server's version, which only the command line asks",
     "hami_runtime.kube.kubeconfig.from_files": OF_OPERATORS,
     "hami_runtime.kube.kubeconfig._pem": OF_OPERATORS,
+    "hami_runtime.kube.kubeconfig.namespace_of": OF_OPERATORS,
+    "hami_runtime.kube.store_selectors.label_selector_matches": "the store in memory, which only the rig and tests have",
     "hami_runtime.kube.memory.MemoryCluster.create": "the store in memory, which only the rig and tests have",
     "hami_runtime.kube.store.ObjectStore._marked": "the store in memory, which only the rig and tests have",
     "hami_scheduler.explaining.explain": OWN,
