@@ -73,7 +73,6 @@ NOT_FUZZED_RAW = {
     "hami_runtime.kube.store_selectors.label_selector_matches": "the store in memory, which only the rig and tests have",
     "hami_runtime.kube.memory.MemoryCluster.create": "the store in memory, which only the rig and tests have",
     "hami_runtime.kube.store.ObjectStore._marked": "the store in memory, which only the rig and tests have",
-    "hami_scheduler.explaining.explain": OWN,
     "hami_scheduler.questions.application": "the targets `question to …` have its types",
     "hami_scheduler.questions._handlers": "the targets `question to …` have its types",
     "hami_scheduler.resize_api.route": "the target `wish to resize` has its type",
