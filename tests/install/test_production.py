@@ -148,42 +148,6 @@ def test_any_replica_may_be_lost(cluster: Cluster, component: str) -> None:
     cluster.machine.until(lambda: test_doctor_finds_nothing_wrong(cluster) is None, "a sound installation", seconds=120)
 
 
-class TestWebhookCertificate:
-    """The component `webhook-certificate` over the running installation: cert-manager issues what the webhook issued itself."""
-
-    def test_the_webhook_serves_the_certificate_and_has_fewer_rights(self, cluster: Cluster) -> None:
-        own = self.bundle(cluster)
-        cluster.hami("install", "--overlay", MANIFESTS / "production-certificate")
-        (secret,) = cluster.get("secret", "-n", "hami-system", "--field-selector=metadata.name=hami-webhook-serving")["items"]
-        cluster.machine.until(lambda: self.bundle(cluster) == secret["data"]["ca.crt"], "cert-manager's authority in the caBundle")
-        assert self.bundle(cluster) != own
-        assert "hami-webhook" not in cluster.kubectl("get", "roles", "-n", "hami-system", "-o", "name")
-        test_doctor_finds_nothing_wrong(cluster)
-
-    @staticmethod
-    def bundle(cluster: Cluster) -> str:
-        """What the API server trusts when it calls the webhooks."""
-        found = cluster.get("mutatingwebhookconfigurations,validatingwebhookconfigurations", "-l", "app.kubernetes.io/part-of=hami")[
-            "items"
-        ]
-        (bundle,) = {webhook["clientConfig"]["caBundle"] for each in found for webhook in each["webhooks"]}
-        return str(bundle)
-
-    def test_pods_are_admitted(self, cluster: Cluster) -> None:
-        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "100"}
-        container = {"name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"], "resources": {"limits": limits}}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "second", "namespace": "default"},
-            "spec": {"containers": [container]},
-        }
-        cluster.apply(pod)
-        cluster.kubectl("wait", "pod/second", "--for=condition=Ready", "--timeout=120s")
-        assert cluster.get("pod", "second")["spec"]["schedulerName"] == "hami-scheduler"
-        cluster.kubectl("delete", "pod", "second", "--wait=true")
-
-
 def test_uninstalled_it_leaves_nothing_that_is_called(cluster: Cluster) -> None:
     cluster.kubectl("delete", "pod", "first-share", "--wait=true")
     cluster.hami("uninstall", "--yes")
