@@ -24,7 +24,7 @@ COMMANDS: Final[dict[str, CommandEntry]] = {
     "summary": CommandEntry("summary", "summary", LOOK, "Sum up what is booked, and how it is spread."),
     "report": CommandEntry("report", "report", LOOK, "Write the usage report."),
     "events": CommandEntry("events", "events", LOOK, "Show the log of grants and outcomes."),
-    "bill": CommandEntry("bill", "bill", LOOK, "Show what namespaces owe for the cards that they held."),
+    "bill": CommandEntry("bill", "bill", LOOK, "Show who used the time for which the cards existed."),
     "explain": CommandEntry("explain", "explain", WHY, "Explain why a pod is where it is, or what keeps it waiting."),
     "diagnose": CommandEntry("diagnose", "diagnose", WHY, "Find what is wrong with a pod, with remedy and next command."),
     "trace": CommandEntry("trace", "trace", WHY, "Show a pod's way step by step, with times."),

@@ -9,9 +9,11 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from aiohttp import web, web_response
 
 from hami_runtime import telemetry as measuring
@@ -27,6 +29,12 @@ LINGERING_SECONDS = 2.0
 """How long the rest of a body that was refused is still read, so that the client sees the answer."""
 vars(web_response)["SERVER_SOFTWARE"] = "hami"
 """The header ``Server`` of every answer, malformed requests' included; aiohttp's own has its version and Python's."""
+
+
+def error_response(status: HTTPStatus, error: str) -> web.Response:
+    """``{"error": …}`` with its status: how every service's ``/v1`` refuses a request."""
+    headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
+    return web.Response(body=msgspec.json.encode({"error": error}), status=status, content_type="application/json", headers=headers)
 
 
 def health_routes(ready: Readiness, telemetry: Telemetry = OFF) -> list[web.RouteDef]:

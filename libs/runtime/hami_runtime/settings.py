@@ -59,6 +59,23 @@ class ProcessSettings(Struct, frozen=True, kw_only=True):
     grace_seconds: Annotated[float, Meta(description="how long to finish what is at hand when stopped", ge=0)] = 10.0
 
 
+class ApiSettings(ProcessSettings, frozen=True, kw_only=True):
+    """What a service has that answers people's ``/v1``."""
+
+    api_host: Annotated[str, Meta(description="address of /v1, and of the web page where there is one")] = "127.0.0.1"
+    api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
+    api_open: Annotated[bool, Meta(description="answer /v1 without a token; only on a loopback address")] = False
+    api_tls: Annotated[bool, Meta(description="serve /v1 over TLS, with a self-signed certificate; for the API server's service proxy")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what would be unsafe."""
+        loopback = self.api_host in {"localhost", "::1"} or self.api_host.startswith("127.")
+        if self.api_open and not loopback:
+            raise ValueError(f"HAMI_API_OPEN: true with HAMI_API_HOST {self.api_host!r}; accepted: a loopback address, or false")
+
+
 def load(settings_type: type[S], environ: Mapping[str, str], *, prefix: str = PREFIX) -> S:
     """Return the settings that ``environ`` has.
 

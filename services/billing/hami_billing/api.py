@@ -19,6 +19,7 @@ from hami_billing.follower import MICROSECONDS, microseconds
 from hami_billing.store import Store
 from hami_protocol.bill import Bill, BillRow
 from hami_runtime.clock import Clock
+from hami_runtime.http import error_response
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize
 
@@ -113,15 +114,15 @@ def application(store: Store, clock: Clock, authorize: Authorize, prices_file: s
         try:
             asked = question(request.query, clock.utc())
         except ValueError as exc:
-            return _problem(HTTPStatus.BAD_REQUEST, str(exc))
+            return error_response(HTTPStatus.BAD_REQUEST, str(exc))
         right = ResourceAccess(verb="list", resource="pods", namespace=asked.namespace) if asked.namespace else LIST_NODES
         if (refusal := await authorize(request, right)) is not None:
-            return _problem(*refusal)
+            return error_response(*refusal)
         try:
             async with one:
                 made = await asyncio.to_thread(lambda: answer(store, asked, _prices(prices_file)))
         except (prices.PricesError, OSError) as exc:
-            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, str(exc))
+            return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, str(exc))
         return web.Response(body=msgspec.json.encode(made), content_type="application/json")
 
     app = web.Application()
@@ -131,8 +132,3 @@ def application(store: Store, clock: Clock, authorize: Authorize, prices_file: s
 
 def _prices(path: str) -> prices.Prices:
     return prices.read(Path(path).read_bytes()) if path else prices.Prices()
-
-
-def _problem(status: HTTPStatus, error: str) -> web.Response:
-    headers = {"WWW-Authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
-    return web.Response(body=msgspec.json.encode({"error": error}), status=status, content_type="application/json", headers=headers)

@@ -16,7 +16,7 @@ from hami_billing.core import cards as card_rules
 from hami_billing.core import holds as hold_rules
 from hami_billing.core.bill import Window
 from hami_billing.core.values import Card, Hold, PodState
-from hami_protocol.events import DevicesReported, Event, LivenessChanged
+from hami_protocol.events import AllocationEvent, DevicesReported, Event, LivenessChanged
 
 _METADATA = sa.MetaData()
 _POSITIONS = sa.Table(
@@ -105,7 +105,7 @@ class Store:
                 last = sequence
                 if isinstance(event, DevicesReported | LivenessChanged):
                     _take_devices(connection, event, when)
-                elif event is not None:
+                elif isinstance(event, AllocationEvent):
                     _take_allocation(connection, event, when)
             connection.execute(sa.delete(_POSITIONS).where(_POSITIONS.c.stream == stream))
             connection.execute(sa.insert(_POSITIONS).values(stream=stream, sequence=last))
@@ -137,10 +137,8 @@ class Store:
             )
 
 
-def _take_allocation(connection: sa.Connection, event: Event, when: int) -> None:
-    pod = getattr(event, "pod", None)
-    if pod is None:
-        return
+def _take_allocation(connection: sa.Connection, event: AllocationEvent, when: int) -> None:
+    pod = event.pod
     row = connection.execute(sa.select(_PODS).where(_PODS.c.uid == pod.uid)).mappings().first()
     state = PodState(node=row["node"], generation=row["generation"], ended=row["ended"]) if row else None
     changes = hold_rules.apply(state, event, when)

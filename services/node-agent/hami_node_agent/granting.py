@@ -305,9 +305,9 @@ class Granting:
                 self._say_succeeded(record.pod)
             elif pod is not None and pod.metadata.annotations.get(keys.BIND_PHASE) == "allocating":
                 with self.traced(pod, "say again"):
-                    self.say_again_of(pod, record)
+                    self.republish(pod, record)
 
-    def say_again_of(self, pod: Pod, record: ServedPod) -> None:
+    def republish(self, pod: Pod, record: ServedPod) -> None:
         """Publish once more what was done for ``pod``."""
         try:
             held = node_pods.annotated(pod, self.vendor)

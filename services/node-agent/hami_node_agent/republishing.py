@@ -48,9 +48,9 @@ class Republishing:
 
     def _publish(self, pod: Pod, record: ServedPod, outcomes: set[int]) -> None:
         if _ALLOCATION in outcomes:
-            self._granting.say_again_of(pod, record)
+            self._granting.republish(pod, record)
         if outcomes - {_ALLOCATION}:
-            self._resizer.say_again_of(record)
+            self._resizer.republish(record)
 
 
 def unrecorded(pod: Pod, record: ServedPod) -> set[int]:

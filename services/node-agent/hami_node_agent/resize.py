@@ -69,7 +69,7 @@ class Resizer:
                     with self._isolation.item(f"resize of pod {resize.pod}"):
                         self._answer(resize, pod)
 
-    def say_again_of(self, record: ServedPod) -> None:
+    def republish(self, record: ServedPod) -> None:
         """Publish once more that the pod's last resize was carried out."""
         assignments = self._view.all_of(record.pod.uid)
         if assignments:

@@ -16,10 +16,10 @@ from aiohttp.typedefs import Handler
 
 from hami_protocol.inventory import Inventory
 from hami_registry import bus_reads
-from hami_registry.answers import problem
 from hami_registry.web import bundle, handlers
 from hami_registry.web.feed import Feed
 from hami_runtime.bus.port import Bus
+from hami_runtime.http import error_response
 from hami_runtime.kube.readers import Authorize, let_all_in
 
 
@@ -28,7 +28,7 @@ def application(inventory: Callable[[], Inventory], bus: Bus, authorize: Authori
 
     async def answer(request: web.Request) -> web.Response:
         if (refusal := await authorize(request, bus_reads.LIST_NODES)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         return web.Response(body=msgspec.json.encode(inventory()), content_type="application/json")
 
     app = web.Application(middlewares=[_from_this_machine] if authorize is let_all_in else [])
@@ -43,7 +43,7 @@ def application(inventory: Callable[[], Inventory], bus: Bus, authorize: Authori
 async def _from_this_machine(request: web.Request, handler: Handler) -> web.StreamResponse:
     name = request.url.host or ""
     if not _is_loopback(name):
-        return problem(
+        return error_response(
             HTTPStatus.MISDIRECTED_REQUEST, f"Host: {name[:80]!r}; accepted: localhost, since this listener asks nobody for a token"
         )
     result: Awaitable[web.StreamResponse] = handler(request)

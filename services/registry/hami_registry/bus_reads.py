@@ -21,10 +21,10 @@ from hami_protocol import cloud_events, subjects
 from hami_protocol.errors import ProtocolError
 from hami_protocol.subjects import StreamSpec
 from hami_registry import server_sent
-from hami_registry.answers import problem
 from hami_registry.seats import Seats
 from hami_runtime.bus import reading
 from hami_runtime.bus.port import Bus, BusError, StartAt
+from hami_runtime.http import error_response
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize, Refusal
 
@@ -94,13 +94,13 @@ class _BusReads:
         try:
             asked = log_question(dict(request.query), request.headers.get("Last-Event-ID", ""))
         except ValueError as exc:
-            return problem(HTTPStatus.BAD_REQUEST, str(exc))
+            return error_response(HTTPStatus.BAD_REQUEST, str(exc))
         if (refusal := await self._authorize(request, asked.right)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         if not self._bus.connected:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "the registry has no connection to the bus")
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, "the registry has no connection to the bus")
         if (refusal := self._seats.refusal(request, most=MOST_READERS, of_one=MOST_OF_ONE)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
 
         async def may_read() -> bool:
             return await self._authorize(request, asked.right) is None
@@ -130,25 +130,25 @@ class _BusReads:
             namespace, pod = _pods(dict(request.query))
             subject = reading.verdict_subject(namespace, pod)
         except ValueError as exc:
-            return problem(HTTPStatus.BAD_REQUEST, str(exc))
+            return error_response(HTTPStatus.BAD_REQUEST, str(exc))
         return await self._newest(request, (_pod_right(namespace, pod),), subjects.VERDICTS, subject)
 
     async def _newest(self, request: web.Request, rights: tuple[ResourceAccess, ...], stream: StreamSpec, subject: str) -> web.Response:
         if (refusal := await self._refusal(request, rights)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         try:
             found = await reading.newest(self._bus, stream, subject)
         except BusError as exc:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the bus: {exc}")
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the bus: {exc}")
         return _answer(cloud_events.encode_batch(found), cloud_events.BATCH_CONTENT_TYPE)
 
     async def _streams(self, request: web.Request) -> web.Response:
         if (refusal := await self._authorize(request, LIST_NODES)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         try:
             found = {stream.name: await self._bus.has(stream) for stream in subjects.STREAMS}
         except BusError as exc:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the bus: {exc}")
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the bus: {exc}")
         return _answer(msgspec.json.encode(found), "application/json")
 
     async def _refusal(self, request: web.Request, rights: tuple[ResourceAccess, ...]) -> Refusal | None:

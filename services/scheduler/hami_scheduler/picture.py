@@ -227,7 +227,7 @@ class Picture:
         self.grants.observe(event, event_id)
         self.resize_event(event)
         if isinstance(event, ShareResized):
-            self.resizes.is_logged(event)
+            self.resizes.mark_logged(event)
         if isinstance(event, PodAllocating | ShareResizeApplied):
             change = self.pods.granted(event.pod.uid)
             self._take_record(event.pod, change)

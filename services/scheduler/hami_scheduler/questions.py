@@ -23,6 +23,7 @@ from hami_protocol.explanation import Explanation
 from hami_protocol.holdings import HoldingsQuestion
 from hami_protocol.simulation import Simulation, SimulationQuestion
 from hami_runtime.bus.port import Bus, BusError
+from hami_runtime.http import error_response
 from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize
@@ -61,18 +62,18 @@ def application(scheduler: Scheduler, bus: Bus, authorize: Authorize, forwarder:
         access = ResourceAccess(verb="get", resource="pods", namespace=question.namespace, name=question.pod)
         refusal = await authorize(request, access)
         if refusal is not None:
-            return _problem(*refusal)
+            return error_response(*refusal)
         data = msgspec.json.encode(question)
         return await answered(subjects.ASK_EXPLAIN, data, timeout_seconds=ASK_TIMEOUT_SECONDS, problem=HTTPStatus.NOT_FOUND)
 
     async def simulate(request: web.Request) -> web.Response:
         refusal = await authorize(request, ResourceAccess(verb="list", resource="nodes"))
         if refusal is not None:
-            return _problem(*refusal)
+            return error_response(*refusal)
         try:
             data = await read_body(request, most_bytes=MAX_BODY_BYTES)
         except BodyRefused as exc:
-            return _problem(HTTPStatus(exc.status), exc.reason)
+            return error_response(HTTPStatus(exc.status), exc.reason)
         return await answered(subjects.ASK_SIMULATE, data, timeout_seconds=SIMULATE_TIMEOUT_SECONDS, problem=HTTPStatus.BAD_REQUEST)
 
     async def answered(subject: str, data: bytes, *, timeout_seconds: float, problem: HTTPStatus) -> web.Response:
@@ -83,7 +84,7 @@ def application(scheduler: Scheduler, bus: Bus, authorize: Authorize, forwarder:
             try:
                 body = await bus.request(subject, data, timeout_seconds=timeout_seconds)
             except BusError as exc:
-                return _problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the leader {scheduler.leader} was not reached: {exc}")
+                return error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the leader {scheduler.leader} was not reached: {exc}")
         status = problem if msgspec.json.decode(body, type=NoAnswer).error else HTTPStatus.OK
         return web.Response(body=body, status=status, content_type="application/json")
 
@@ -153,7 +154,3 @@ async def simulated(scheduler: Scheduler, question: SimulationQuestion) -> Simul
         return await scheduler.simulate(question)
     except SimulationError as exc:
         return NoAnswer(error=str(exc))
-
-
-def _problem(status: HTTPStatus, error: str) -> web.Response:
-    return web.Response(body=msgspec.json.encode(NoAnswer(error=error)), status=status, content_type="application/json")

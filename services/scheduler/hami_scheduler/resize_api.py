@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from hami_protocol.resize import ResizeRequest, ResizeState
+from hami_runtime.http import error_response
 from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.login import TOKEN_HEADER
@@ -30,27 +31,27 @@ def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | Non
 
     async def resize(request: web.Request) -> web.Response:
         if request.content_type != "application/json":  # which a page of another site cannot send
-            return _problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
+            return error_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
         if (refusal := await authorize(request, None)) is not None:
-            return _problem(*refusal)
+            return error_response(*refusal)
         try:
             body = await read_body(request, most_bytes=MAX_BODY_BYTES)
         except BodyRefused as exc:
-            return _problem(HTTPStatus(exc.status), exc.reason)
+            return error_response(HTTPStatus(exc.status), exc.reason)
         try:
             wish = msgspec.json.decode(body, type=ResizeRequest)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-            return _problem(HTTPStatus.BAD_REQUEST, f"the wish cannot be read: {exc}")
+            return error_response(HTTPStatus.BAD_REQUEST, f"the wish cannot be read: {exc}")
         refusal = await authorize(request, ResourceAccess(verb="patch", resource="pods", namespace=wish.namespace, name=wish.pod))
         if refusal is not None:
-            return _problem(*refusal)
+            return error_response(*refusal)
         leader = scheduler.leader
         if forwarder is None or leader is None or FORWARDED in request.headers:
             return await _answer(scheduler, wish)
         try:
             status, answer = await forwarder.pass_on(leader, PATH, body, {TOKEN_HEADER: token_of(request)})
         except (ConnectionError, TimeoutError) as exc:
-            return _problem(
+            return error_response(
                 HTTPStatus.SERVICE_UNAVAILABLE, f"this replica does not lead: {str(exc) or 'the leader has not answered in time'}"
             )
         return web.Response(body=answer, status=status, content_type="application/json")
@@ -60,16 +61,12 @@ def route(scheduler: Scheduler, authorize: Authorize, forwarder: Forwarder | Non
 
 async def _answer(scheduler: Scheduler, wish: ResizeRequest) -> web.Response:
     if (obstacle := scheduler.obstacle()) is not None:
-        return _problem(HTTPStatus.SERVICE_UNAVAILABLE, obstacle)
+        return error_response(HTTPStatus.SERVICE_UNAVAILABLE, obstacle)
     try:
         found = await scheduler.resize(wish)
     except ResizeRefused as exc:
-        return _problem(HTTPStatus.CONFLICT, str(exc))
+        return error_response(HTTPStatus.CONFLICT, str(exc))
     if found is None:
-        return _problem(HTTPStatus.NOT_FOUND, f"there is no pod {wish.namespace}/{wish.pod}")
+        return error_response(HTTPStatus.NOT_FOUND, f"there is no pod {wish.namespace}/{wish.pod}")
     status = HTTPStatus.OK if found.state is ResizeState.APPLIED else HTTPStatus.ACCEPTED
     return web.Response(body=msgspec.json.encode(found), status=status, content_type="application/json")
-
-
-def _problem(status: HTTPStatus, error: str) -> web.Response:
-    return web.Response(body=msgspec.json.encode({"error": error}), status=status, content_type="application/json")

@@ -212,7 +212,7 @@ class Resizes:
         known = self._resizes.get(uid)
         return known is not None and known.pending
 
-    def is_logged(self, resize: ShareResized) -> None:
+    def mark_logged(self, resize: ShareResized) -> None:
         """The log has ``resize``."""
         known = self._resizes.get(resize.pod.uid)
         if known is not None and known.generation == resize.generation:

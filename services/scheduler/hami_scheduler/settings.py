@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from hami_devices.admission import PrivilegedPolicy
-from hami_runtime.settings import ProcessSettings
+from hami_runtime.settings import ApiSettings
 from hami_scheduler.series import CardMetrics
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -23,7 +23,7 @@ class PlacementMode(StrEnum):
     """With all nodes that fit; kube-scheduler chooses among them, and the fit is made again at bind."""
 
 
-class Settings(ProcessSettings, frozen=True, kw_only=True):
+class Settings(ApiSettings, frozen=True, kw_only=True):
     """Everything that can be set."""
 
     extender_host: Annotated[str, Meta(description="address that kube-scheduler calls")] = "127.0.0.1"
@@ -35,12 +35,6 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
         str, Meta(description="name in the certificates of all replicas' extenders; empty means the address that they are called at")
     ] = ""
     advertise_url: Annotated[str, Meta(description="where other replicas reach our extender; empty means its own address")] = ""
-    api_host: Annotated[str, Meta(description="address of /v1")] = "127.0.0.1"
-    api_port: Annotated[int, Meta(description="its port; 0 means any free one", ge=0, le=65535)] = 0
-    api_open: Annotated[bool, Meta(description="answer /v1 without a token; only on a loopback address")] = False
-    api_tls: Annotated[
-        bool, Meta(description="serve /v1 over TLS, with a certificate of its own making; for the API server's service proxy")
-    ] = False
     leader_elect: Annotated[bool, Meta(description="share the work with replicas: one decides, the others forward to it")] = True
     lease_name: Annotated[str, Meta(description="name of the Lease for that", min_length=1)] = "hami-scheduler-extender"
     placement: Annotated[PlacementMode, Meta(description="answer filter with the best node, or rank all that fit")] = PlacementMode.PINNED
@@ -69,12 +63,6 @@ class Settings(ProcessSettings, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what would be unsafe or cannot work."""
-        if self.api_open and not is_loopback(self.api_host):
-            raise ValueError(f"HAMI_API_OPEN: true with HAMI_API_HOST {self.api_host!r}; accepted: a loopback address, or false")
+        super().__post_init__()
         if bool(self.extender_certificate) != bool(self.extender_key):
             raise ValueError("HAMI_EXTENDER_CERTIFICATE and HAMI_EXTENDER_KEY: one is empty; accepted: both or none")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    return host in {"localhost", "::1"} or host.startswith("127.")

@@ -34,11 +34,6 @@ class Row(Struct, frozen=True, kw_only=True):
     cost: Decimal | None
     """None where a card's model has no price."""
 
-    @property
-    def card_hours(self) -> Decimal:
-        """Hours of whole cards."""
-        return Decimal(self.card_us) / HOUR
-
 
 def _time(unit: int) -> Callable[[Piece], str]:
     def text(piece: Piece) -> str:

@@ -14,9 +14,9 @@ import msgspec
 from aiohttp import web
 
 from hami_registry import server_sent
-from hami_registry.answers import problem
 from hami_registry.seats import Seats
 from hami_registry.web.feed import MOST_LISTENERS, Feed, Listener, SchedulerSilent
+from hami_runtime.http import error_response
 from hami_runtime.http_bounds import BodyRefused, read_body
 from hami_runtime.kube.access import ResourceAccess
 from hami_runtime.kube.readers import Authorize, Refusal
@@ -59,45 +59,45 @@ class _Handlers:
 
     async def _overview(self, request: web.Request) -> web.Response:
         if (refusal := await self._refusal(request)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         try:
             return _json(self._feed.overview(self._at(request)))
         except ValueError as exc:
-            return problem(HTTPStatus.BAD_REQUEST, str(exc))
+            return error_response(HTTPStatus.BAD_REQUEST, str(exc))
 
     async def _node(self, request: web.Request) -> web.Response:
         if (refusal := await self._refusal(request)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         name = request.match_info["node"]
         try:
             found = self._feed.node(name, self._at(request))
         except ValueError as exc:
-            return problem(HTTPStatus.BAD_REQUEST, str(exc))
-        return problem(HTTPStatus.NOT_FOUND, f"there is no node {name} with devices") if found is None else _json(found)
+            return error_response(HTTPStatus.BAD_REQUEST, str(exc))
+        return error_response(HTTPStatus.NOT_FOUND, f"there is no node {name} with devices") if found is None else _json(found)
 
     async def _card(self, request: web.Request) -> web.Response:
         if (refusal := await self._refusal(request)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         node, uuid = request.query.get("node", ""), request.query.get("uuid", "")
         found = self._feed.card(node, uuid)
-        return problem(HTTPStatus.NOT_FOUND, f"there is no card {uuid!r} on node {node!r}") if found is None else _json(found)
+        return error_response(HTTPStatus.NOT_FOUND, f"there is no card {uuid!r} on node {node!r}") if found is None else _json(found)
 
     async def _simulate(self, request: web.Request) -> web.Response:
         if request.content_type != "application/json":  # which a page of another site cannot send
-            return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
+            return error_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type: {request.content_type}; accepted: application/json")
         if (refusal := await self._refusal(request)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         try:
             question = await read_body(request, most_bytes=MOST_QUESTION_BYTES)
         except BodyRefused as exc:
-            return problem(HTTPStatus(exc.status), exc.reason)
+            return error_response(HTTPStatus(exc.status), exc.reason)
         if self._simulating >= MOST_SIMULATIONS:
-            return problem(HTTPStatus.TOO_MANY_REQUESTS, f"{MOST_SIMULATIONS} simulations are on their way; try again in a moment")
+            return error_response(HTTPStatus.TOO_MANY_REQUESTS, f"{MOST_SIMULATIONS} simulations are on their way; try again in a moment")
         self._simulating += 1
         try:
             answer = await self._feed.simulate(question)
         except SchedulerSilent as exc:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"the scheduler does not answer: {exc}")
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the scheduler does not answer: {exc}")
         finally:
             self._simulating -= 1
         refused = b'"error"' in answer[:16]
@@ -105,11 +105,13 @@ class _Handlers:
 
     async def _changes(self, request: web.Request) -> web.StreamResponse:
         if (refusal := await self._refusal(request)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         if (refusal := self._seats.refusal(request, most=MOST_LISTENERS, of_one=MOST_OF_ONE)) is not None:
-            return problem(*refusal)
+            return error_response(*refusal)
         if self._feed.full:
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "too many are listening already; the page can be read without live changes")
+            return error_response(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many are listening already; the page can be read without live changes"
+            )
 
         async def may_read() -> bool:
             return await self._refusal(request) is None
