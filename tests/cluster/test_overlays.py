@@ -28,8 +28,8 @@ kubectl = functools.partial(running_kubectl.kubectl, timeout_seconds=120.0)
 """For a hundred objects and more, on a machine that has other things to do."""
 STRICTLY = ("apply", "--validate=strict", "--warnings-as-errors")
 COMPONENTS = [*variants.COMPONENTS, "beside-hami"]
-CONTROLLERS = ("serviceaccount-controller", "garbage-collector-controller")
-"""The harness waits for the first one's accounts; without the second no object is ever deleted in the foreground."""
+CONTROLLERS = ("serviceaccount-controller", "garbage-collector-controller", "namespace-controller")
+"""The harness waits for the first one's accounts; without the others nothing is ever deleted in the foreground, and no namespace at all."""
 OF_OTHERS = {
     "cert-manager.io": {"Certificate": "certificates", "Issuer": "issuers"},
     "monitoring.coreos.com": {"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"},
@@ -112,7 +112,7 @@ async def test_deleted_it_leaves_nothing_that_is_called(plane: ControlPlane) -> 
     folder = str(KUSTOMIZE / "overlays" / "production")
     await kubectl(plane.admin, "delete", "statefulsets", "--all-namespaces", "--all")
     await kubectl(plane.admin, "apply", "-k", folder)
-    await kubectl(plane.admin, "delete", "--wait=false", "-k", folder)
+    await kubectl(plane.admin, "delete", "-k", folder)
     kinds = "mutatingwebhookconfigurations,validatingwebhookconfigurations,validatingadmissionpolicies,clusterroles,clusterrolebindings"
     assert not [line for line in (await kubectl(plane.admin, "get", kinds, "-o", "name")).splitlines() if "hami" in line]
 
